@@ -1,0 +1,73 @@
+"""Validation of scalars. Each check returns the value it was given, or says what was wrong, why and what to do."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+from adadp.errors import InputError
+
+
+def _real(name: str, value: object, why: str) -> float:
+    """``value`` as a finite float; booleans and strings are not numbers here."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(
+            f"{name} must be a number, got {value!r} ({type(value).__name__}).", why=why, fix=f"Pass {name} as a float."
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise InputError(f"{name} must be finite, got {number}.", why=why, fix=f"Pass a finite {name}.")
+    return number
+
+
+def positive(name: str, value: object, *, why: str = "") -> float:
+    """A finite number above zero."""
+    number = _real(name, value, why)
+    if number <= 0:
+        raise InputError(f"{name} must be greater than 0, got {number:g}.", why=why, fix=f"Pass {name} > 0.")
+    return number
+
+
+def non_negative(name: str, value: object, *, why: str = "") -> float:
+    """A finite number of at least zero."""
+    number = _real(name, value, why)
+    if number < 0:
+        raise InputError(f"{name} must not be negative, got {number:g}.", why=why, fix=f"Pass {name} >= 0.")
+    return number
+
+
+def probability(name: str, value: object, *, why: str = "") -> float:
+    """A number in [0, 1]."""
+    number = _real(name, value, why)
+    if not 0 <= number <= 1:
+        raise InputError(f"{name} must lie in [0, 1], got {number:g}.", why=why, fix=f"Pass {name} between 0 and 1.")
+    return number
+
+
+def delta(value: object) -> float:
+    """The delta of an (epsilon, delta) guarantee: strictly between 0 and 1."""
+    why = "delta is the probability mass the guarantee gives up; at 1 or more nothing is promised."
+    number = _real("delta", value, why)
+    if not 0 < number < 1:
+        raise InputError(
+            f"delta must lie strictly between 0 and 1, got {number:g}.",
+            why=why,
+            fix="Pass a delta well below 1/N, for example 1e-5.",
+        )
+    return number
+
+
+def count(name: str, value: object, *, minimum: int = 1, why: str = "") -> int:
+    """A whole number of at least ``minimum``; 3.0 is accepted as 3, 3.5 is not."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(
+            f"{name} must be a whole number, got {value!r} ({type(value).__name__}).",
+            why=why,
+            fix=f"Pass {name} as an int.",
+        )
+    if not isinstance(value, Integral) and not float(value).is_integer():
+        raise InputError(f"{name} must be a whole number, got {value}.", why=why, fix=f"Round {name} yourself.")
+    number = int(float(value)) if not isinstance(value, Integral) else int(value)
+    if number < minimum:
+        raise InputError(f"{name} must be at least {minimum}, got {number}.", why=why, fix=f"Pass {name} >= {minimum}.")
+    return number

@@ -1,0 +1,74 @@
+"""One exception tree. Every error says what was wrong, why it matters and what to do.
+
+AdaDPError
+├── InputError            a value, option or file the caller gave is not usable (also a ValueError)
+│   └── EventError        an event is malformed, or its JSON is not one this version reads
+├── AccountingError       an accountant cannot answer
+│   ├── UnsupportedEvent  it has no theorem for this event
+│   ├── AdaptiveEvent     the multiplier was chosen from earlier releases: only a filter may certify it
+│   └── UnreachableTarget no setting meets the target; carries the value that can be reached
+├── BudgetExceeded        a release was refused because it would pass the budget; nothing was released
+└── LedgerError           the ledger file cannot be used
+    ├── LedgerBusy        another process or object is writing it
+    └── LedgerCorrupt     its chain of checksums does not hold
+"""
+
+from __future__ import annotations
+
+
+class AdaDPError(Exception):
+    """Base of every error AdaDP raises on purpose.
+
+    ``what`` went wrong, ``why`` it matters and ``fix``, what to do about it, are kept apart so that a program
+    can show them as it likes; ``str(error)`` joins them.
+    """
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
+        self.what = what
+        self.why = why
+        self.fix = fix
+        super().__init__(" ".join(part for part in (what, why, fix) if part))
+
+
+class InputError(AdaDPError, ValueError):
+    """A value, option or file given by the caller is not usable."""
+
+
+class EventError(InputError):
+    """An event is malformed, or its JSON is not one this version reads."""
+
+
+class AccountingError(AdaDPError):
+    """An accountant cannot answer the question it was asked."""
+
+
+class UnsupportedEvent(AccountingError):
+    """The accountant has no theorem that covers this event; it does not guess."""
+
+
+class AdaptiveEvent(AccountingError):
+    """The noise multiplier was chosen from earlier releases, which only a filter may certify."""
+
+
+class UnreachableTarget(AccountingError):
+    """No setting meets the target. ``reachable`` is the nearest value that can be met, with its unit in ``what``."""
+
+    def __init__(self, what: str, *, reachable: float, why: str = "", fix: str = "") -> None:
+        super().__init__(what, why=why, fix=fix)
+        self.reachable = reachable
+
+
+class BudgetExceeded(AdaDPError):
+    """A release was refused because it would pass the budget. Nothing was charged and nothing was released."""
+
+
+class LedgerError(AdaDPError):
+    """The ledger file cannot be used."""
+
+
+class LedgerBusy(LedgerError):
+    """Another process, or another object of this one, is writing the ledger."""
+
+
+class LedgerCorrupt(LedgerError):
+    """The ledger's chain of checksums does not hold: a line was edited, removed or reordered."""
