@@ -14,7 +14,10 @@ def _real(name: str, value: object, why: str) -> float:
         raise InputError(
             f"{name} must be a number, got {value!r} ({type(value).__name__}).", why=why, fix=f"Pass {name} as a float."
         )
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = -math.inf if value < 0 else math.inf
     if not math.isfinite(number):
         raise InputError(f"{name} must be finite, got {number}.", why=why, fix=f"Pass a finite {name}.")
     return number
@@ -65,9 +68,10 @@ def count(name: str, value: object, *, minimum: int = 1, why: str = "") -> int:
             why=why,
             fix=f"Pass {name} as an int.",
         )
-    if not isinstance(value, Integral) and not float(value).is_integer():
+    real = value if isinstance(value, Integral) else _real(name, value, why)
+    number = int(real)
+    if number != real:
         raise InputError(f"{name} must be a whole number, got {value}.", why=why, fix=f"Round {name} yourself.")
-    number = int(float(value)) if not isinstance(value, Integral) else int(value)
     if number < minimum:
         raise InputError(f"{name} must be at least {minimum}, got {number}.", why=why, fix=f"Pass {name} >= {minimum}.")
     return number

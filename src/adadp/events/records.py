@@ -160,10 +160,10 @@ class FixedSizeSampled:
 class ReshuffledEpoch:
     """One pass over disjoint batches, every record in exactly one; ``batches`` are the distinct releases made on them.
 
-    A record meets one batch only, so the epoch costs what its most expensive batch costs (seed 002, Theorem 2). That
-    needs each record's batch not to depend on the other records: with equal-sized batches of a shuffled order, adding a
-    record moves the others, so add-remove neighbours are allowed only with ``independent_assignment`` (every record
-    draws its batch by itself). No amplification is claimed for the shuffling.
+    A record meets one batch only, so the epoch costs what its most expensive batch costs (Yu et al. 2019, Theorem 2).
+    That needs each record's batch not to depend on the other records: with equal-sized batches of a shuffled order,
+    adding a record moves the others, so add-remove neighbours are allowed only with ``independent_assignment`` (every
+    record draws its batch by itself). No amplification is claimed for the shuffling.
     """
 
     batches: tuple[Event, ...]
@@ -307,9 +307,7 @@ def _event_tuple(values: object, where: str) -> tuple[Event, ...]:
     relations = sorted({value.neighbours.value for value in values})
     if len(relations) > 1:
         raise EventError(
-            f"{where} mixes neighbouring relations: "
-            + ", ".join(sorted(relation.value for relation in relations))
-            + ".",
+            f"{where} mixes neighbouring relations: {', '.join(relations)}.",
             why="Guarantees about different pairs of data sets do not compose.",
             fix="Declare every event of one run with the same relation.",
         )
@@ -320,10 +318,11 @@ def _check_unsampled(value: object, where: str) -> None:
     """What a sampler holds must itself be unsampled: no accountant here has a theorem for sampling a sample."""
     check_event(value, f"{where}.event")
     for part in flatten(value):  # type: ignore[arg-type]  # check_event has narrowed it
-        inner = part.event if isinstance(part, AdaptivelyChosen) else part
-        if isinstance(inner, _SAMPLED_TYPES):
+        if isinstance(part, AdaptivelyChosen):
+            _check_unsampled(part.event, where)
+        elif isinstance(part, _SAMPLED_TYPES):
             raise EventError(
-                f"{where} holds {type(inner).__name__}: a sample of a sample.",
+                f"{where} holds {type(part).__name__}: a sample of a sample.",
                 fix="Give the outer sampler the combined probability, or charge the two releases separately.",
             )
 

@@ -61,7 +61,7 @@ def from_json(data: object) -> Event:
     """The event written by :func:`to_json`. Anything else (kind, field, version, relation) is an error, not a guess."""
     body = _object(data)
     version = body.pop("version", None)
-    if version != SCHEMA_VERSION:
+    if isinstance(version, bool) or version != SCHEMA_VERSION:
         raise EventError(
             f"The event has schema version {version!r}; this AdaDP reads version {SCHEMA_VERSION}.",
             why="An event read with another meaning would be accounted wrongly.",
@@ -82,14 +82,14 @@ def _decode(data: object) -> Event:
     decoder = _DECODER_OF.get(kind) if isinstance(kind, str) else None
     if decoder is None:
         raise EventError(f"Unknown event kind {kind!r}.", fix="Known kinds: " + ", ".join(_DECODER_OF) + ".")
-    stated = Neighbours.parse(body.pop("neighbours", ""))
     try:
+        stated = Neighbours.parse(body.pop("neighbours"))
         event = decoder(body, stated)
     except KeyError as missing:
         raise EventError(f"The {kind} event has no field {missing}.") from None
     if body:
         raise EventError(
-            f"The {kind} event has unknown fields: " + ", ".join(sorted(body)) + ".",
+            f"The {kind} event has unknown fields: " + ", ".join(sorted(map(str, body))) + ".",
             why="A field that is ignored could change what was released.",
         )
     if event.neighbours is not stated:

@@ -1,0 +1,235 @@
+"""From events to the privacy losses that dominate them: one composition per ordered pair of data sets to compare."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NoReturn
+
+import numpy as np
+
+from adadp.accounting.losses import (
+    Composition,
+    Discrete,
+    Family,
+    FixedSizeReplace,
+    Mixture,
+    PoissonAdd,
+    PoissonRemove,
+    PoissonReplace,
+    SmoothFamily,
+    cap_for,
+)
+from adadp.errors import AdaptiveEvent, UnsupportedEvent
+from adadp.events import (
+    AdaptivelyChosen,
+    Event,
+    FixedSizeSampled,
+    GaussianRelease,
+    Neighbours,
+    PoissonSampled,
+    ReshuffledEpoch,
+    Selection,
+    describe,
+    flatten,
+)
+
+Counts = dict[Event, int]
+
+
+def sensitivity(neighbours: Neighbours) -> float:
+    """How far one record moves a sum to which it contributes at most 1: replacing it can turn +1 into -1."""
+    return 2.0 if neighbours is Neighbours.REPLACE_ONE else 1.0
+
+
+def refuse_adaptive(accountant: str, event: Event) -> NoReturn:
+    """Refuse: composition theorems fix the parameters in advance; those chosen on the way need a filter."""
+    raise AdaptiveEvent(
+        f"{accountant} cannot certify {describe(event)}.",
+        why="Its noise multiplier was chosen from earlier releases, and composition theorems need it fixed in advance.",
+        fix="Charge the run through an RdpFilter or ZcdpFilter (adadp.accounting) and report the filter's budget.",
+    )
+
+
+def gaussian_multiplier(event: Event) -> float | None:
+    """The multiplier of one Gaussian release equivalent to ``event``, or None where other mechanisms are in it.
+
+    Releases on the same records compose to a Gaussian whose 1/sigma^2 is the sum of theirs.
+    """
+    precision = 0.0
+    for part, count in flatten(event).items():
+        if not isinstance(part, GaussianRelease):
+            return None
+        if part.noise_multiplier == 0:
+            return 0.0
+        precision += count / part.noise_multiplier**2
+    return 1 / math.sqrt(precision) if precision > 0 else math.inf
+
+
+def costliest_batch(event: ReshuffledEpoch) -> float | None:
+    """The smallest multiplier among an epoch's batches: a record meets one batch, at worst the least noisy."""
+    multipliers = [gaussian_multiplier(batch) for batch in event.batches]
+    known = [multiplier for multiplier in multipliers if multiplier is not None]
+    return min(known) if len(known) == len(multipliers) else None
+
+
+class Lowering:
+    """Collects the losses of a flattened event for one ordered pair (``remove`` or ``add`` the record)."""
+
+    def __init__(self, accountant: str, remove: bool, cap: float) -> None:
+        self.accountant = accountant
+        self.remove = remove
+        self.cap = cap
+        self.precision = 0.0
+        self.groups: dict[type[SmoothFamily], list[tuple[float, float, float]]] = {}
+        self.discrete: list[Family] = []
+
+    def add(self, event: Event, count: int) -> None:
+        """Take in ``count`` times ``event``."""
+        if isinstance(event, GaussianRelease):
+            self.precision += count * (sensitivity(event.neighbours) / event.noise_multiplier) ** 2
+        elif isinstance(event, Selection):
+            self.discrete.append(_randomised_response(event.epsilon, count))
+        elif isinstance(event, PoissonSampled):
+            self._poisson(event, count)
+        elif isinstance(event, FixedSizeSampled):
+            self._fixed(event, count)
+        elif isinstance(event, ReshuffledEpoch):
+            multiplier = costliest_batch(event)
+            if multiplier is None:
+                raise self._unsupported(event, "only Gaussian releases are known to cost their worst batch")
+            self.precision += count * (sensitivity(event.neighbours) / multiplier) ** 2
+        elif isinstance(event, AdaptivelyChosen):
+            refuse_adaptive(self.accountant, event)
+        else:
+            raise self._unsupported(event, "a zCDP cost says nothing about the distribution of the privacy loss")
+
+    def composition(self) -> Composition:
+        """All that was taken in."""
+        families: list[Family] = []
+        for kind, rows in self.groups.items():
+            q, mu, counts = (np.array(column) for column in zip(*rows, strict=True))
+            families.append(kind(q, mu, counts, self.cap))
+        return Composition(self.precision, (*families, *self.discrete), self.cap)
+
+    def _unsupported(self, event: Event, reason: str) -> UnsupportedEvent:
+        return UnsupportedEvent(
+            f"{self.accountant} cannot account for {describe(event)}: {reason}.",
+            fix="Choose another accountant (rdp and zcdp take zCDP costs), or state the release as what it is.",
+        )
+
+    def _poisson(self, event: PoissonSampled, count: int) -> None:
+        q = event.sampling_probability
+        if q == 0:
+            return
+        if q == 1:
+            for part, times in flatten(event.event).items():
+                self.add(part, times * count)
+            return
+        multiplier = gaussian_multiplier(event.event)
+        if multiplier is None:
+            self._poisson_mixed(event, count)
+            return
+        kind: type[SmoothFamily]
+        if event.neighbours is Neighbours.REPLACE_ONE:
+            kind = PoissonReplace
+        else:
+            kind = PoissonRemove if self.remove else PoissonAdd
+        if multiplier < math.inf:
+            self.groups.setdefault(kind, []).append((q, 1 / multiplier, float(count)))
+
+    def _poisson_mixed(self, event: PoissonSampled, count: int) -> None:
+        """Gaussian releases and selections on one lot: P and Q are products, amplified together."""
+        if event.neighbours is Neighbours.REPLACE_ONE:
+            raise self._unsupported(event, "for replace-one neighbours only Gaussian releases have a known worst case")
+        precision, selections = 0.0, []
+        for part, times in flatten(event.event).items():
+            if isinstance(part, GaussianRelease):
+                precision += times / part.noise_multiplier**2
+            elif isinstance(part, Selection):
+                selections.append((part.epsilon, times))
+            elif isinstance(part, AdaptivelyChosen):
+                refuse_adaptive(self.accountant, event)
+            else:
+                raise self._unsupported(event, "a zCDP cost inside a sample has no amplification theorem")
+        shifts = _selection_shifts(selections)
+        if len(shifts) > _MOST_SHIFTS:
+            raise self._unsupported(event, f"{len(shifts)} joint outcomes of its selections are too many to enumerate")
+        q, counts = event.sampling_probability, np.array([float(count)])
+        if precision == 0:
+            self.discrete.append(_sampled_discrete(q, shifts, counts, self.remove))
+            return
+        kind = PoissonRemove if self.remove else PoissonAdd
+        mu = np.array([math.sqrt(precision)])
+        parts = tuple(kind(np.array([q]), mu, counts, self.cap, shift) for shift in shifts)
+        self.discrete.append(Mixture(parts, tuple(shifts.values())))
+
+    def _fixed(self, event: FixedSizeSampled, count: int) -> None:
+        q = event.sampling_fraction
+        if q == 0:
+            return
+        if q == 1:
+            for part, times in flatten(event.event).items():
+                self.add(part, times * count)
+            return
+        multiplier = gaussian_multiplier(event.event)
+        if multiplier is None:
+            raise self._unsupported(event, "only Gaussian releases on a fixed-size lot have a known worst case")
+        if multiplier < math.inf:
+            # Blanking a record out is one way of replacing it: the replace-one pair (distance 2) covers zero-out.
+            self.groups.setdefault(FixedSizeReplace, []).append((q, 2 / multiplier, float(count)))
+
+
+_MOST_SHIFTS = 256
+
+
+def _selection_shifts(selections: list[tuple[float, int]]) -> dict[float, float]:
+    """The summed loss of independent pure-DP selections, and its probability when the record is absent.
+
+    Each is dominated by randomised response: loss +epsilon with probability 1 / (1 + e^epsilon), else -epsilon.
+    """
+    shifts = {0.0: 1.0}
+    for epsilon, times in selections:
+        plus = 1 / (1 + math.exp(epsilon))
+        steps = {
+            epsilon * (2 * k - times): math.comb(times, k) * plus**k * (1 - plus) ** (times - k)
+            for k in range(times + 1)
+        }
+        joint: dict[float, float] = {}
+        for (a, p), (b, r) in itertools.product(shifts.items(), steps.items()):
+            joint[a + b] = joint.get(a + b, 0.0) + p * r
+        shifts = joint
+    return {shift: weight for shift, weight in shifts.items() if weight > 0}
+
+
+def _randomised_response(epsilon: float, count: int) -> Family:
+    up = 1 / (1 + math.exp(-epsilon))
+    return Discrete(np.array([[up, 1 - up]]), np.array([[epsilon, -epsilon]]), np.array([float(count)]))
+
+
+def _sampled_discrete(q: float, shifts: dict[float, float], counts: np.ndarray, remove: bool) -> Family:
+    """Selections alone on a Poisson lot: P-masses and losses of the mixture against the plain outcome."""
+    absent = np.array([list(shifts.values())])
+    mix = 1 - q + q * np.exp(np.array([list(shifts)]))
+    return Discrete(absent * mix, np.log(mix), counts) if remove else Discrete(absent, -np.log(mix), counts)
+
+
+def compositions(accountant: str, counts: Counts, ignored: float = 0.0) -> list[Composition]:
+    """The compositions whose worse one is the privacy curve of the events in ``counts``.
+
+    Outcomes of total probability ``ignored`` may be left out of them; ``cut_off`` says how much was.
+    """
+    one_sided = any(
+        isinstance(event, PoissonSampled)
+        and 0 < event.sampling_probability < 1
+        and event.neighbours is not Neighbours.REPLACE_ONE
+        for event in counts
+    )
+    cap = cap_for(sum(counts.values()), ignored)
+    found = []
+    for remove in (True, False) if one_sided else (True,):
+        lowering = Lowering(accountant, remove, cap)
+        for event, count in counts.items():
+            lowering.add(event, count)
+        found.append(lowering.composition())
+    return found

@@ -1,0 +1,116 @@
+"""The privacy loss distribution: the exact privacy curve of the composed dominating pairs, as a narrow bracket."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from adadp.accounting.answer import Status
+from adadp.accounting.base import Accountant, Bracket
+from adadp.accounting.contour import Curve, contour_curve, log_chernoff, saddle_point, single_curve
+from adadp.accounting.dominating import compositions
+from adadp.accounting.losses import Composition
+from adadp.events import Event
+
+_MOST_ROUNDS = 8
+_IGNORED = 1e-4
+"""Outcomes that together have this share of delta are cut off (and added to the upper bound)."""
+_NOTHING = 1e-25
+"""Chernoff bounds on delta below this are answered as they are: no delta anybody asks for is smaller."""
+
+
+class PldAccountant(Accountant):
+    """The tight accountant: what the composition of the dominating pairs costs, neither more nor less.
+
+    Both orders of the two data sets are composed separately and the worse one counts. The multipliers must have been
+    fixed in advance (or by anything but earlier releases).
+    """
+
+    name = "pld"
+    status = Status.PROVED
+
+    def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
+        low, high = 0.0, 0.0
+        for composition in compositions(self.name, counts, _IGNORED * delta):
+            # The second order of the data sets matters only if it needs more than the first.
+            if high > 0 and _delta_bracket(composition, high, delta)[1] <= delta:
+                continue
+            at_low, at_high = _epsilon_bracket(composition, delta)
+            low, high = max(low, at_low), max(high, at_high)
+        return Bracket(low, high)
+
+    def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
+        guess = 1e-20
+        for _ in range(_MOST_ROUNDS):
+            brackets = [
+                _delta_bracket(composition, epsilon, guess)
+                for composition in compositions(self.name, counts, _IGNORED * guess)
+            ]
+            low, high = max(low for low, _ in brackets), max(high for _, high in brackets)
+            if high < 10 * guess or high - low < 1e-3 * high:
+                break
+            # What may be ignored is known only once delta is: look again with the better guess.
+            guess = high
+        return Bracket(low, high)
+
+
+def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, float]:
+    """(low, high) around the smallest epsilon >= 0 with delta(epsilon) <= ``delta``."""
+    theta = saddle_point(composition, log_delta=math.log(delta))
+    epsilon = max(composition.cumulants(theta)[1] - 1 / theta - 1 / (theta + 1), 0.0)
+    if composition.is_single:
+        return _invert(single_curve(composition), delta, epsilon, 1 / theta)
+    low, high = 0.0, math.inf
+    for _ in range(_MOST_ROUNDS):
+        at_low, at_high = _invert(contour_curve(composition, theta, epsilon, delta), delta, epsilon, 1 / theta)
+        low, high = max(low, at_low), min(high, at_high)
+        middle = (at_low + at_high) / 2
+        if abs(middle - epsilon) <= max(0.3 / theta, 0.1 * epsilon):
+            break
+        epsilon = middle
+        theta = saddle_point(composition, epsilon=epsilon)
+    return low, high
+
+
+def _delta_bracket(composition: Composition, epsilon: float, guess: float) -> tuple[float, float]:
+    """(low, high) around delta(epsilon), tight if that is about ``guess`` or more."""
+    if composition.is_single:
+        return single_curve(composition).bounds(epsilon)
+    theta = saddle_point(composition, epsilon=epsilon)
+    most = math.exp(min(log_chernoff(composition, theta, epsilon), 0.0)) + composition.cut_off
+    if most < _NOTHING:
+        return 0.0, most
+    low, high = contour_curve(composition, theta, epsilon, min(guess, most)).bounds(epsilon)
+    return min(low, most), min(high, most)
+
+
+def _invert(curve: Curve, delta: float, near: float, scale: float) -> tuple[float, float]:
+    """Where the lower and the upper bound on delta(epsilon) pass ``delta``: a bracket for epsilon."""
+    return (
+        _crossing(lambda epsilon: curve.bounds(epsilon)[0] > delta, near, scale)[0],
+        _crossing(lambda epsilon: curve.bounds(epsilon)[1] > delta, near, scale)[1],
+    )
+
+
+def _crossing(above: Callable[[float], bool], near: float, scale: float) -> tuple[float, float]:
+    """An interval of relative width 1e-9 at whose left end ``above`` holds and at whose right end it does not.
+
+    It is searched from ``near`` outwards, where the bounds are tight; (0, 0) where ``above`` holds nowhere.
+    """
+    low = high = near
+    reach = max(scale, 1e-9 * near)
+    if above(near):
+        while above(high):
+            low, high, reach = high, high + reach, 2 * reach
+    else:
+        while not above(low):
+            if low == 0:
+                return 0.0, 0.0
+            low, high, reach = max(low - reach, 0.0), low, 2 * reach
+    while high - low > 1e-9 * high + 1e-12 * scale:
+        middle = (low + high) / 2
+        if above(middle):
+            low = middle
+        else:
+            high = middle
+    return low, high

@@ -1,0 +1,59 @@
+"""WHETHER a release may be charged: the rule a ledger asks, and the simplest rule, a plan fixed in advance."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from adadp.errors import BudgetExceeded
+from adadp.events import Event, describe, flatten, to_json
+
+
+class BudgetRule(Protocol):
+    """Decides which charges a ledger accepts.
+
+    The ledger calls ``admit``, writes the charge to the disk, then calls ``commit`` with the same arguments. When a
+    ledger is opened again, everything it holds is committed without being admitted: it has been spent, wanted or not.
+    """
+
+    def describe(self) -> dict[str, Any]:
+        """What the rule is, as JSON: written into the ledger's header and compared when it is opened again."""
+        ...
+
+    def admit(self, event: Event, count: int) -> None:
+        """Raise ``BudgetExceeded`` if ``count`` times ``event`` would pass the budget. Has no side effect."""
+        ...
+
+    def commit(self, event: Event, count: int) -> None:
+        """Take ``count`` times ``event`` as spent."""
+        ...
+
+
+class PlannedBudget:
+    """Admits the releases of ``planned``, in any order, and nothing else.
+
+    It holds a run to the plan for which epsilon was computed ahead, by whichever accountant. A charge that a crash tore
+    is spent although it released nothing, so a run that resumes after such a crash ends that many releases short of its
+    plan: it stops with ``BudgetExceeded`` and its certificate still holds.
+    """
+
+    def __init__(self, planned: Event) -> None:
+        self._planned = flatten(planned)
+        self._spent: dict[Event, int] = {}
+
+    def describe(self) -> dict[str, Any]:
+        events = [{"count": count, "event": to_json(event)} for event, count in self._planned.items()]
+        return {"rule": "planned", "events": events}
+
+    def admit(self, event: Event, count: int) -> None:
+        for part, times in flatten(event).items():
+            planned, spent = self._planned.get(part, 0), self._spent.get(part, 0)
+            if spent + times * count > planned:
+                raise BudgetExceeded(
+                    f"{times * count} x {describe(part)} was refused: {planned} planned, {spent} already charged.",
+                    why="The guarantee was computed for the planned releases and holds for no others.",
+                    fix="Stop here, or plan (and pay for) a longer run before it starts.",
+                )
+
+    def commit(self, event: Event, count: int) -> None:
+        for part, times in flatten(event).items():
+            self._spent[part] = self._spent.get(part, 0) + times * count
