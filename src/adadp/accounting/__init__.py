@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from adadp.accounting.answer import Answer, Status
 from adadp.accounting.base import Accountant
+from adadp.accounting.calibrate import Calibration, longest, longest_within_rho, most_repetitions, smallest_noise
+from adadp.accounting.filters import RdpFilter, ZcdpFilter
 from adadp.accounting.pld import PldAccountant
 from adadp.accounting.renyi import MomentsAccountant, RdpAccountant
+from adadp.accounting.runs import RunShape, Sampling
 from adadp.accounting.strong import StrongAsPublished, StrongComposition
 from adadp.accounting.theorem1 import Theorem1
 from adadp.accounting.zcdp import SampledZcdpEstimate, ZcdpAccountant
@@ -41,4 +44,19 @@ def accountant(name: str = "pld") -> Accountant:
     return ACCOUNTANTS[name]
 
 
-__all__ = ["ACCOUNTANTS", "Accountant", "Answer", "Status", "accountant"]
+__all__ = [
+    "ACCOUNTANTS",
+    "Accountant",
+    "Answer",
+    "Calibration",
+    "RdpFilter",
+    "RunShape",
+    "Sampling",
+    "Status",
+    "ZcdpFilter",
+    "accountant",
+    "longest",
+    "longest_within_rho",
+    "most_repetitions",
+    "smallest_noise",
+]

@@ -12,8 +12,8 @@ class Status(str, Enum):
     """How far an answer can be trusted.
 
     ``PROVED``: an upper bound on the privacy loss, by a theorem whose conditions the events meet. ``ESTIMATE``: no
-    proof that it is a bound. ``AS_PUBLISHED``: the number a paper's formula gives, kept for comparison although the formula
-    is not a bound for the mechanism it is printed for.
+    proof that it is a bound. ``AS_PUBLISHED``: the number a paper's formula gives, kept for comparison although the
+    formula is not a bound for the mechanism it is printed for.
     """
 
     PROVED = "proved"

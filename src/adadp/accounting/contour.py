@@ -9,8 +9,8 @@ Gaussian-like bump whose width does not depend on how many releases were compose
 delta to many digits *relative to itself*: a delta of 1e-12 after 10^7 releases is no harder than 1e-2 after a hundred.
 Few releases, or rarely sampled ones, decay more slowly along the line. They take more nodes, for which the transform is
 a non-uniform FFT, and if that is not enough the curve is blurred: averaged over [epsilon - a, epsilon + a] with a
-smooth weight whose transform decays by itself. Since delta falls with epsilon, the blurred value at epsilon + a is below
-delta(epsilon) and that at epsilon - a above it.
+smooth weight whose transform decays by itself. Since delta falls with epsilon, the blurred value at epsilon + a is
+below delta(epsilon) and that at epsilon - a above it.
 
 Three errors, each bounded:
 
@@ -190,7 +190,7 @@ def _log_transform(composition: Composition, theta: float, heights: Array) -> tu
     since the other factors are at most their size at t = 0.
     """
     s = theta + 1j * heights
-    total: ComplexArray = composition.precision * s * (s + 1) / 2
+    total = np.asarray(composition.precision * s * (s + 1) / 2, dtype=np.complex128)
     error = 1e-13
     for family in composition.families:
         nodes = family.nodes(theta, theta, float(heights[-1]), most=_MOST_POINTS)

@@ -2,7 +2,7 @@
 
 For an ordered pair of output distributions (P, Q) the privacy loss is L = log P(o)/Q(o) with o drawn from P, and
 delta(epsilon) = E_P[(1 - e^(epsilon - L))+]. Losses of composed releases add, so all an accountant needs of a release
-is the distribution of its L. The pairs used here dominate the mechanism for every order, not only at one epsilon, which is
+is the distribution of its L. The pairs used here dominate the mechanism at every epsilon, not only at one, which is
 what composition needs (Zhu, Dong, Wang, "Optimal accounting of differential privacy via characteristic function",
 2022). With y the log likelihood ratio of the unsampled Gaussian, y ~ N(-mu^2/2, mu^2) when the record is absent, and
 w = 1 - q + q e^y:

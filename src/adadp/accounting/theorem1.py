@@ -26,8 +26,8 @@ class Theorem1(Accountant):
     It is the bound of Wang, Balle and Kasiviswanathan 2019 for sampling WITHOUT replacement and neighbours that REPLACE
     a record, where a clipped sum moves by up to 2C, not C; the paper samples each record independently and uses C. So
     the figure belongs to no mechanism that is run, and is kept for comparison. It also is not what the paper computes
-    with: the example (q=.01, sigma=.9, T=1800, delta=1e-5) gives 6.92 at alpha=4, not the printed 4.0 at alpha=6, which is the
-    Poisson-sampled Gaussian under the classic conversion.
+    with: the example (q=.01, sigma=.9, T=1800, delta=1e-5) gives 6.92 at alpha=4, not the printed 4.0 at alpha=6, which
+    is the Poisson-sampled Gaussian under the classic conversion.
     """
 
     name = "theorem1"

@@ -1,0 +1,181 @@
+"""How much noise is needed, how long a run may be: the inverse questions, always answered on the safe side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scipy.optimize import brentq
+
+from adadp import checks
+from adadp.accounting.answer import Answer
+from adadp.accounting.base import Accountant
+from adadp.accounting.zcdp import ZcdpAccountant
+from adadp.errors import InputError, UnreachableTarget
+from adadp.events import Event, Repeated, compose, flatten
+
+_LEAST, _MOST = 1e-3, 1e6
+"""Multipliers between which the search runs."""
+_MOST_REPETITIONS = 10**9
+_PRECISION = 1e-7
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The value found and the privacy it gives: ``answer.epsilon`` is at most what was asked for."""
+
+    value: float
+    answer: Answer
+
+
+def smallest_noise(
+    make_event: Callable[[float], Event],
+    *,
+    epsilon: float,
+    delta: float,
+    accountant: Accountant,
+    beside: Event | None = None,
+) -> Calibration:
+    """The smallest x, to a relative 1e-7, for which ``make_event(x)`` (with ``beside``) is (epsilon, delta)-DP.
+
+    x is a noise multiplier, or the scale of a whole schedule; more of it must mean more privacy. ``beside`` is whatever
+    else the run releases at a fixed cost.
+    """
+    epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
+    _check_beside(accountant, beside, epsilon, delta)
+
+    def answer(x: float) -> Answer:
+        return accountant.epsilon(_with(make_event(x), beside), delta)
+
+    found = {1.0: answer(1.0)}
+    low = high = 1.0
+    while found[high].epsilon > epsilon:
+        if high >= _MOST:
+            reached = found[high].epsilon
+            raise UnreachableTarget(
+                f"{accountant.name} cannot reach epsilon {epsilon:g} at delta {delta:g}: even a noise multiplier of "
+                f"{high:g} gives {reached:.6g}.",
+                reachable=reached,
+                fix=f"Ask for epsilon >= {reached:.6g}, take fewer steps, or use another accountant.",
+            )
+        low, high = high, high * 4
+        found[high] = answer(high)
+    while found[low].epsilon <= epsilon:
+        if low <= _LEAST:
+            return Calibration(low, found[low])
+        high, low = low, low / 4
+        found[low] = answer(low)
+
+    def gap(log_x: float) -> float:
+        x = math.exp(log_x)
+        if x not in found:
+            found[x] = answer(x)
+        # log epsilon is close to linear in log x; an epsilon of 0 or infinity is only ever a far end.
+        return math.log(min(max(found[x].epsilon, 1e-6 * epsilon), 1e9 * epsilon)) - math.log(epsilon)
+
+    root = math.exp(brentq(gap, math.log(low), math.log(high), xtol=_PRECISION / 4))
+    safe = min(x for x, each in found.items() if each.epsilon <= epsilon)
+    while root < safe:
+        result = answer(root)
+        if result.epsilon <= epsilon:
+            return Calibration(root, result)
+        root *= 1 + _PRECISION / 4
+    return Calibration(safe, found[safe])
+
+
+def most_repetitions(
+    event: Event, *, epsilon: float, delta: float, accountant: Accountant, beside: Event | None = None
+) -> Calibration:
+    """The largest n for which n times ``event`` (with ``beside``) is (epsilon, delta)-DP."""
+
+    def first(count: int) -> Event:
+        return Repeated(event, count)
+
+    return longest(first, epsilon=epsilon, delta=delta, accountant=accountant, beside=beside, unit="step")
+
+
+def longest(
+    first: Callable[[int], Event],
+    *,
+    epsilon: float,
+    delta: float,
+    accountant: Accountant,
+    beside: Event | None = None,
+    unit: str = "epoch",
+) -> Calibration:
+    """The largest n for which ``first(n)``, the first n steps or epochs of a run, is (epsilon, delta)-DP."""
+    epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
+    _check_beside(accountant, beside, epsilon, delta)
+    answers: dict[int, Answer] = {}
+
+    def fits(count: int) -> bool:
+        answers[count] = accountant.epsilon(_with(first(count), beside), delta)
+        return answers[count].epsilon <= epsilon
+
+    if not fits(1):
+        reached = answers[1].epsilon
+        raise UnreachableTarget(
+            f"Not even one {unit} fits into epsilon {epsilon:g} at delta {delta:g}: it costs {reached:.6g} by "
+            f"{accountant.name}.",
+            reachable=reached,
+            fix=f"Ask for epsilon >= {reached:.6g}, or add noise.",
+        )
+    count = _largest(fits, unit)
+    return Calibration(count, answers[count])
+
+
+def longest_within_rho(first: Callable[[int], Event], *, rho: float, unit: str = "epoch") -> tuple[int, float]:
+    """The largest n for which the zCDP cost of ``first(n)`` is at most ``rho``, and that cost."""
+    rho = checks.positive("rho", rho)
+    spent: dict[int, float] = {}
+
+    def fits(count: int) -> bool:
+        spent[count] = ZcdpAccountant().rho(flatten(first(count)))
+        return spent[count] <= rho
+
+    if not fits(1):
+        raise UnreachableTarget(
+            f"Not even one {unit} fits into rho {rho:g}: it costs {spent[1]:.6g}.",
+            reachable=spent[1],
+            fix=f"Ask for rho >= {spent[1]:.6g}, or add noise.",
+        )
+    count = _largest(fits, unit)
+    return count, spent[count]
+
+
+def _largest(fits: Callable[[int], bool], unit: str) -> int:
+    """The largest count that fits, when 1 does and more never costs less."""
+    low, high = 1, 2
+    while fits(high):
+        if high >= _MOST_REPETITIONS:
+            raise InputError(
+                f"More than {_MOST_REPETITIONS:,} {unit}s fit into the budget.",
+                why="The run would never end: the noise is far larger than the budget needs.",
+                fix="Use less noise, or a smaller budget.",
+            )
+        low, high = high, high * 4
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _with(event: Event, beside: Event | None) -> Event:
+    return event if beside is None else compose(event, beside)
+
+
+def _check_beside(accountant: Accountant, beside: Event | None, epsilon: float, delta: float) -> None:
+    """Refuse early when what is fixed already costs the whole budget."""
+    if beside is None:
+        return
+    spent = accountant.epsilon(beside, delta).epsilon
+    if spent >= epsilon:
+        raise UnreachableTarget(
+            f"What the run releases besides costs epsilon {spent:.6g} at delta {delta:g}, the target is {epsilon:g}.",
+            reachable=spent,
+            fix="Raise the target, or add noise to the other releases.",
+        )
