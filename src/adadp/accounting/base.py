@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 from adadp import checks
 from adadp.accounting.answer import Answer, Status
-from adadp.events import Event, flatten, is_noiseless
+from adadp.events import Event, flatten, is_noiseless, is_silent
 
 
 class Bracket(NamedTuple):
@@ -38,12 +39,7 @@ class Accountant(ABC):
     def epsilon(self, event: Event | None, delta: float) -> Answer:
         """The smallest epsilon for which ``event`` is (epsilon, delta)-DP. ``None`` is a run that released nothing."""
         delta = checks.delta(delta)
-        if event is None or not (counts := flatten(event)):
-            bracket = Bracket(0.0, 0.0, "nothing was released")
-        elif is_noiseless(event):
-            bracket = Bracket(math.inf, math.inf, "a release without noise has no finite epsilon")
-        else:
-            bracket = self._epsilon(counts, delta)
+        bracket = self._ask(event, lambda counts: self._epsilon(counts, delta), math.inf)
         return Answer(
             bracket.high, bracket.low, bracket.high, delta, delta, delta, self.name, self.status,
             event.neighbours if event else None, bracket.note,
@@ -52,16 +48,21 @@ class Accountant(ABC):
     def delta(self, event: Event | None, epsilon: float) -> Answer:
         """The smallest delta for which ``event`` is (epsilon, delta)-DP."""
         epsilon = checks.non_negative("epsilon", epsilon)
-        if event is None or not (counts := flatten(event)):
-            bracket = Bracket(0.0, 0.0, "nothing was released")
-        elif is_noiseless(event):
-            bracket = Bracket(1.0, 1.0, "a release without noise has no finite epsilon")
-        else:
-            bracket = self._delta(counts, epsilon)
+        bracket = self._ask(event, lambda counts: self._delta(counts, epsilon), 1.0)
         return Answer(
             epsilon, epsilon, epsilon, bracket.high, bracket.low, bracket.high, self.name, self.status,
             event.neighbours if event else None, bracket.note,
         )  # fmt: skip
+
+    def _ask(
+        self, event: Event | None, question: Callable[[dict[Event, int]], Bracket], without_noise: float
+    ) -> Bracket:
+        """Answer what needs no theorem, and ask the accountant the rest."""
+        if event is None or is_silent(event):
+            return Bracket(0.0, 0.0, "nothing was released")
+        if is_noiseless(event):
+            return Bracket(without_noise, without_noise, "a release without noise has no finite epsilon")
+        return question({part: count for part, count in flatten(event).items() if not is_silent(part)})
 
     @abstractmethod
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:

@@ -31,8 +31,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adadp.accounting.losses import Array, Composition, Family, Nodes
+from adadp.accounting.losses import Array, Composition, Discrete, Family, Nodes
 from adadp.accounting.nufft import nonuniform_transform
+from adadp.errors import UnsupportedEvent
 
 ComplexArray = NDArray[np.complex128]
 
@@ -46,6 +47,7 @@ _BLUR, _SPLINE = 2e-3, 8
 """Half width of the blur relative to epsilon, and the order of its spline."""
 _MOST_POINTS = 1 << 19
 _SINGLE_POINTS = 1 << 15
+_MOST_OUTCOMES = 1 << 22
 _DIRECT = 3e5
 """Evaluations of e^(sL) per release up to which the plain sum is faster than the non-uniform FFT."""
 _SIDE_LOBE = 0.21723362821122166
@@ -165,11 +167,18 @@ def _blur_factor(heights: Array, theta: float, blur: float) -> Array:
     return np.asarray((np.sinc(heights * knot / math.pi) * (theta * knot) / math.sinh(theta * knot)) ** _SPLINE)
 
 
-def single_curve(composition: Composition) -> Curve:
-    """Bounds on delta for one release: E[(1 - e^(epsilon - L))+] by the quadrature itself, on many nodes.
+def direct_curve(composition: Composition) -> Curve | None:
+    """Bounds on delta where E[(1 - e^(epsilon - L))+] can be summed as it stands; None where it cannot.
 
-    The kink at L = epsilon leaves the trapezoidal rule an error of second order, measured against its own half.
+    For finitely many losses that is exact. For a single smooth release the kink at L = epsilon leaves the quadrature,
+    on many nodes, an error of second order, measured against its own half.
     """
+    if composition.precision > 0 or not composition.families:
+        return None
+    if all(isinstance(family, Discrete) for family in composition.families):
+        return _discrete_curve([family for family in composition.families if isinstance(family, Discrete)])
+    if composition.releases > 1:
+        return None
     (family,) = composition.families
     nodes = family.nodes(0.0, 0.0, least=_SINGLE_POINTS)
     mass, loss = np.exp(nodes.log_mass), nodes.loss
@@ -179,6 +188,26 @@ def single_curve(composition: Composition) -> Curve:
         value = float(terms.sum())
         error = abs(2 * float(_half(terms[:, :, None], nodes.parts)[0, 0].real) - value) + 1e-14 * value
         return max(0.0, value - error), min(1.0, value + error + composition.cut_off)
+
+    return Curve(bounds)
+
+
+def _discrete_curve(families: list[Discrete]) -> Curve:
+    masses, losses = np.ones(1), np.zeros(1)
+    for family in families:
+        part = family.composed(_MOST_OUTCOMES // len(masses))
+        if part is None:
+            raise UnsupportedEvent(
+                f"pld cannot account for selections with more than {_MOST_OUTCOMES:,} joint outcomes.",
+                why="Without a Gaussian release their privacy loss has no density to integrate over.",
+                fix="Use rdp.",
+            )
+        masses = np.multiply.outer(masses, part[0]).ravel()
+        losses = np.add.outer(losses, part[1]).ravel()
+
+    def bounds(epsilon: float) -> tuple[float, float]:
+        value = float(np.sum(masses * -np.expm1(np.minimum(epsilon - losses, 0.0))))
+        return value * (1 - 1e-9), min(1.0, value * (1 + 1e-9))
 
     return Curve(bounds)
 

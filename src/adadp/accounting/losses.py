@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import gammaln, log_ndtr, ndtr, ndtri, xlogy
 
 Array = NDArray[np.float64]
 
@@ -277,6 +277,26 @@ class Discrete(Family):
         with np.errstate(divide="ignore"):
             return Nodes(np.log(self.masses), self.losses, np.zeros_like(self.losses), ())
 
+    def composed(self, most: int) -> tuple[Array, Array] | None:
+        """P-masses and losses of all releases together, or None where they are more than ``most``."""
+        masses, losses = np.ones(1), np.zeros(1)
+        for row_masses, row_losses, count in zip(self.masses, self.losses, self.counts, strict=True):
+            if len(row_masses) == 2:
+                if len(masses) * (count + 1) > most:
+                    return None
+                ups = np.arange(count + 1)
+                ways = gammaln(count + 1) - gammaln(ups + 1) - gammaln(count - ups + 1)
+                factors = [np.exp(ways + xlogy(ups, row_masses[0]) + xlogy(count - ups, row_masses[1]))]
+                terms = [ups * row_losses[0] + (count - ups) * row_losses[1]]
+            else:
+                if len(row_masses) ** count * len(masses) > most:
+                    return None
+                factors, terms = [row_masses] * int(count), [row_losses] * int(count)
+            for factor, term in zip(factors, terms, strict=True):
+                masses = np.multiply.outer(masses, factor).ravel()
+                losses = np.add.outer(losses, term).ravel()
+        return masses, losses
+
 
 class Mixture(Family):
     """A loss that is that of ``parts[k]`` with probability ``weights[k]``: several releases on one Poisson lot."""
@@ -310,11 +330,6 @@ class Composition:
     def releases(self) -> float:
         """How many losses are added, the Gaussian part counting as one."""
         return float(sum(family.counts.sum() for family in self.families)) + (self.precision > 0)
-
-    @property
-    def is_single(self) -> bool:
-        """Whether there is one loss only, and not the Gaussian one."""
-        return self.precision == 0 and self.releases == 1
 
     @property
     def cut_off(self) -> float:

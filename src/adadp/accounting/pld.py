@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
-from adadp.accounting.contour import Curve, contour_curve, log_chernoff, saddle_point, single_curve
+from adadp.accounting.contour import Curve, contour_curve, direct_curve, log_chernoff, saddle_point
 from adadp.accounting.dominating import compositions
 from adadp.accounting.losses import Composition
-from adadp.events import Event
+from adadp.accounting.renyi import RdpAccountant
+from adadp.events import Event, Repeated, Selection, SelectionMechanism, compose
 
 _MOST_ROUNDS = 8
 _IGNORED = 1e-4
@@ -28,6 +29,7 @@ class PldAccountant(Accountant):
 
     name = "pld"
     status = Status.PROVED
+    _rdp = RdpAccountant()
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
         low, high = 0.0, 0.0
@@ -37,6 +39,9 @@ class PldAccountant(Accountant):
                 continue
             at_low, at_high = _epsilon_bracket(composition, delta)
             low, high = max(low, at_low), max(high, at_high)
+        if _has_bounded_range(counts):
+            rdp = self._rdp.epsilon(_composed(counts), delta)
+            low, high = min(low, rdp.epsilon), min(high, rdp.epsilon)
         return Bracket(low, high)
 
     def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
@@ -51,15 +56,27 @@ class PldAccountant(Accountant):
                 break
             # What may be ignored is known only once delta is: look again with the better guess.
             guess = high
+        if _has_bounded_range(counts):
+            rdp = self._rdp.delta(_composed(counts), epsilon)
+            low, high = min(low, rdp.delta), min(high, rdp.delta)
         return Bracket(low, high)
+
+
+def _has_bounded_range(counts: dict[Event, int]) -> bool:
+    """Whether an exponential mechanism is in it: RDP knows its bounded range, the loss distribution only its pure DP."""
+    return any(isinstance(event, Selection) and event.mechanism is SelectionMechanism.EXPONENTIAL for event in counts)
+
+
+def _composed(counts: dict[Event, int]) -> Event:
+    return compose(*(Repeated(event, count) for event, count in counts.items()))
 
 
 def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, float]:
     """(low, high) around the smallest epsilon >= 0 with delta(epsilon) <= ``delta``."""
     theta = saddle_point(composition, log_delta=math.log(delta))
     epsilon = max(composition.cumulants(theta)[1] - 1 / theta - 1 / (theta + 1), 0.0)
-    if composition.is_single:
-        return _invert(single_curve(composition), delta, epsilon, 1 / theta)
+    if (direct := direct_curve(composition)) is not None:
+        return _invert(direct, delta, epsilon, 1 / theta)
     low, high = 0.0, math.inf
     for _ in range(_MOST_ROUNDS):
         at_low, at_high = _invert(contour_curve(composition, theta, epsilon, delta), delta, epsilon, 1 / theta)
@@ -74,8 +91,8 @@ def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, flo
 
 def _delta_bracket(composition: Composition, epsilon: float, guess: float) -> tuple[float, float]:
     """(low, high) around delta(epsilon), tight if that is about ``guess`` or more."""
-    if composition.is_single:
-        return single_curve(composition).bounds(epsilon)
+    if (direct := direct_curve(composition)) is not None:
+        return direct.bounds(epsilon)
     theta = saddle_point(composition, epsilon=epsilon)
     most = math.exp(min(log_chernoff(composition, theta, epsilon), 0.0)) + composition.cut_off
     if most < _NOTHING:

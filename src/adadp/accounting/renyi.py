@@ -30,19 +30,23 @@ def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
     epsilon^2/8 zCDP (Cesar and Rogers 2021); of others only pure DP is used, whose worst case is randomised response.
     """
     rho = 0.0
+    ranged: list[tuple[float, int]] = []
     paired: dict[Event, int] = {}
     for event, count in counts.items():
         if isinstance(event, ZcdpCost):
             rho += count * event.rho
         elif isinstance(event, Selection) and event.mechanism is SelectionMechanism.EXPONENTIAL:
-            rho += count * event.epsilon**2 / 8
+            ranged.append((event.epsilon, count))
         else:
             paired[event] = count
     parts = compositions(accountant, paired) if paired else []
 
     def moment(theta: float) -> float:
         own = max((part.cumulants(theta)[0] for part in parts), default=0.0)
-        return max(own, 0.0) + rho * theta * (theta + 1)
+        order = theta * (theta + 1)
+        # An epsilon-DP selection never has a loss above epsilon, so its moment is at most theta epsilon.
+        chosen = sum(count * min(order * epsilon**2 / 8, theta * epsilon) for epsilon, count in ranged)
+        return max(own, 0.0) + rho * order + chosen
 
     return moment
 

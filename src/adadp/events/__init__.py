@@ -16,6 +16,7 @@ from adadp.events.records import (
     compose,
     flatten,
     is_noiseless,
+    is_silent,
 )
 from adadp.events.text import SCHEMA_VERSION, describe, from_json, to_json
 
@@ -38,5 +39,6 @@ __all__ = [
     "flatten",
     "from_json",
     "is_noiseless",
+    "is_silent",
     "to_json",
 ]

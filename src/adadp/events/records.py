@@ -327,6 +327,27 @@ def _check_unsampled(value: object, where: str) -> None:
             )
 
 
+def is_silent(event: Event) -> bool:
+    """Whether ``event`` tells nothing about the data: no record can be in its lot, or its stated cost is 0."""
+    if isinstance(event, GaussianRelease):
+        return False
+    if isinstance(event, ZcdpCost):
+        return event.rho == 0
+    if isinstance(event, Selection):
+        return event.epsilon == 0
+    if isinstance(event, PoissonSampled):
+        return event.sampling_probability == 0 or is_silent(event.event)
+    if isinstance(event, FixedSizeSampled):
+        return event.sampling_fraction == 0 or is_silent(event.event)
+    if isinstance(event, ReshuffledEpoch):
+        return all(is_silent(batch) for batch in event.batches)
+    if isinstance(event, AdaptivelyChosen):
+        return is_silent(event.event)
+    if isinstance(event, Composed):
+        return all(is_silent(part) for part in event.events)
+    return event.count == 0 or is_silent(event.event)
+
+
 def is_noiseless(event: Event) -> bool:
     """Whether any part of ``event`` looks at the data and releases it without noise, so that no epsilon is finite."""
     if isinstance(event, GaussianRelease):
