@@ -1,1 +1,45 @@
-"""The ``adadp`` command."""
+"""The ``adadp`` command. Thin: every command turns its options into one library call and prints the answer.
+
+Heavy imports (numpy, scipy, matplotlib, rich, torch) happen inside the commands, so that ``adadp --help`` is instant.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import click
+
+from adadp import __version__
+from adadp.cli.accounting import calibrate, delta, epsilon
+from adadp.cli.ledger import ledger
+from adadp.errors import AdaDPError
+
+
+class _BadInput(click.ClickException):
+    """Exit code 2 and a message, never a traceback, for what the user can mend."""
+
+    exit_code = 2
+
+
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AdaDPError as error:
+            _refuse(error)
+
+
+def _refuse(error: AdaDPError) -> NoReturn:
+    raise _BadInput("\n  ".join(part for part in (error.what, error.why, error.fix) if part)) from error
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="adadp")
+def main() -> None:
+    """Train PyTorch models under differential privacy, with a guarantee that is true."""
+
+
+main.add_command(epsilon)
+main.add_command(delta)
+main.add_command(calibrate)
+main.add_command(ledger)

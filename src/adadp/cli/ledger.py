@@ -7,8 +7,6 @@ import math
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from adadp import checks
 from adadp.errors import AccountingError, AdaptiveEvent, LedgerError
@@ -96,6 +94,9 @@ def _as_json(record: LedgerRecord) -> dict[str, Any]:
 
 
 def _print(record: LedgerRecord, cost: dict[str, Any] | None) -> None:
+    from rich.console import Console  # noqa: PLC0415  # `adadp --help` must not wait for it
+    from rich.table import Table  # noqa: PLC0415
+
     facts = {
         "run": f"{record.run}, created {record.created}",
         "neighbours": record.neighbours.value if record.neighbours else "none yet",
