@@ -63,7 +63,7 @@ class PldAccountant(Accountant):
 
 
 def _has_bounded_range(counts: dict[Event, int]) -> bool:
-    """Whether an exponential mechanism is in it: RDP knows its bounded range, the loss distribution only its pure DP."""
+    """Whether an exponential mechanism is in it: RDP knows of its bounded range, the loss distribution does not."""
     return any(isinstance(event, Selection) and event.mechanism is SelectionMechanism.EXPONENTIAL for event in counts)
 
 

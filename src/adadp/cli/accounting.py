@@ -70,7 +70,13 @@ def epsilon(delta: float, accountant: str, plot: str | None, as_json: bool, **ru
 
         names = [row["accountant"] for row in rows if row["epsilon"] is not None]
         path = plot_epsilon(
-            plot, shape, noise, run["steps"], run["epochs"], delta, [_accountant(name) for name in names]
+            plot,
+            shape,
+            noise,
+            steps=run["steps"],
+            epochs=run["epochs"],
+            delta=delta,
+            accountants=[_accountant(name) for name in names],
         )
         click.echo(f"wrote {path}", err=True)
 
@@ -114,9 +120,10 @@ def calibrate(solve: str, accountant: str, as_json: bool, **options: Any) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("", "value", title=f"Calibrated: {solve}", show_header=False)
+    table = Table(title=f"Calibrated: {solve}", title_justify="left", show_header=False)
     for name, value in found.items():
-        table.add_row(name, f"{value:.8g}" if isinstance(value, float) else str(value))
+        if not name.endswith(("_low", "_high")) and value != "":
+            table.add_row(name, f"{value:.8g}" if isinstance(value, float) else str(value))
     Console().print(table)
 
 
@@ -273,13 +280,15 @@ def _print(rows: list[dict[str, Any]], accountant: str, as_json: bool, asked: st
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(highlight=False)
     title = f"{asked} {at} ({rows[0]['sampling']} sampling, {rows[0]['neighbours']} neighbours)"
-    table = Table("accountant", asked, "between", "status", "note", title=title, title_justify="left")
+    table = Table("accountant", asked, "between", "status", title=title, title_justify="left")
     for row in rows:
-        if row[asked] is None:
-            table.add_row(row["accountant"], "-", "", "", row["reason"])
-            continue
-        low, high = row[f"{asked}_low"], row[f"{asked}_high"]
-        between = "" if low == high else f"{low:.6g} and {high:.6g}"
-        table.add_row(row["accountant"], f"{row[asked]:.6g}", between, row["status"], row["note"])
-    Console().print(table)
+        low, high = row.get(f"{asked}_low"), row.get(f"{asked}_high")
+        value = "-" if row[asked] is None else f"{row[asked]:.6g}"
+        between = "" if low == high else f"{low:.6g} .. {high:.6g}"
+        table.add_row(row["accountant"], value, between, row["status"] if value != "-" else "cannot answer")
+    console.print(table)
+    for row in rows:
+        if remark := row.get("reason") or row["note"]:
+            console.print(f"{row['accountant']}: {remark}", markup=False, style="dim")
