@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Room -> rooms of AdaDP it may import. Imports go down only."""
 
 MAY_IMPORT["cli"] = {*MAY_IMPORT, PUBLIC}
+MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT[PUBLIC] = set(MAY_IMPORT)
 
 WITHOUT_TORCH = {"errors", "checks", "events", "schedules", "ledger", "accounting"}

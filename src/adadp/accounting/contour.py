@@ -58,8 +58,13 @@ _SIDE_LOBE = 0.21723362821122166
 class Curve:
     """Bounds on delta as a function of epsilon, tight near the epsilon they were built for and true everywhere."""
 
-    bounds: Callable[[float], tuple[float, float]]
-    """epsilon -> (low, high) with low <= delta(epsilon) <= high."""
+    lower: Callable[[float], float]
+    upper: Callable[[float], float]
+
+    def bounds(self, epsilon: float) -> tuple[float, float]:
+        """(low, high) with low <= delta(epsilon) <= high."""
+        low = self.lower(epsilon)
+        return low, max(low, self.upper(epsilon))
 
 
 def saddle_point(composition: Composition, *, epsilon: float | None = None, log_delta: float | None = None) -> float:
@@ -137,7 +142,13 @@ def contour_curve(composition: Composition, theta: float, epsilon: float, delta:
     s = theta + 1j * heights
     kernel = np.asarray(np.exp(exponent - value) / (s * (s + 1)) * _blur_factor(heights, theta, blur))
     kernel[0] *= 0.5
-    slack = float(np.abs(kernel).sum()) * tau / math.pi * roughness
+    size = np.abs(kernel) * tau / math.pi
+    slack = float(size.sum()) * roughness
+    # The bound on the cut is often far above what there is: leave out the end that adds nothing.
+    after = np.cumsum(size[::-1])[::-1]
+    kept = int(np.count_nonzero(after > 0.01 * max(cut, wanted)))
+    slack += float(after[kept]) if kept < len(after) else 0.0
+    kernel, heights = kernel[:kept], heights[:kept]
     aliased = 2 * math.exp(-_TINY)
 
     def integral(at: float) -> tuple[float, float]:
@@ -145,18 +156,20 @@ def contour_curve(composition: Composition, theta: float, epsilon: float, delta:
         scale = math.exp(min(value - theta * at, 700.0))
         return scale * tau / math.pi * float(np.sum((kernel * np.exp(-1j * heights * at)).real)), scale
 
-    def bounds(at: float) -> tuple[float, float]:
-        # Outside the window the surplus of aliasing is not bounded: there the trivial bounds stand.
-        lower, upper = 0.0, 1.0
-        if at + blur <= high:
-            body, scale = integral(max(at, low) + blur)
-            lower = min(1.0, max(0.0, body - scale * (cut + slack + aliased)))
-        if at - blur >= low:
-            body, scale = integral(at - blur)
-            upper = min(1.0, max(lower, body + scale * (cut + slack) + composition.cut_off))
-        return lower, upper
+    # Outside the window the surplus of aliasing is not bounded: there the trivial bounds stand.
+    def lower(at: float) -> float:
+        if at + blur > high:
+            return 0.0
+        body, scale = integral(max(at, low) + blur)
+        return min(1.0, max(0.0, body - scale * (cut + slack + aliased)))
 
-    return Curve(bounds)
+    def upper(at: float) -> float:
+        if at - blur < low:
+            return 1.0
+        body, scale = integral(at - blur)
+        return min(1.0, max(0.0, body + scale * (cut + slack) + composition.cut_off))
+
+    return Curve(lower, upper)
 
 
 def _blur_factor(heights: Array, theta: float, blur: float) -> Array:
@@ -183,13 +196,19 @@ def direct_curve(composition: Composition) -> Curve | None:
     nodes = family.nodes(0.0, 0.0, least=_SINGLE_POINTS)
     mass, loss = np.exp(nodes.log_mass), nodes.loss
 
-    def bounds(epsilon: float) -> tuple[float, float]:
+    def value_and_error(epsilon: float) -> tuple[float, float]:
         terms = mass * -np.expm1(np.minimum(epsilon - loss, 0.0))
         value = float(terms.sum())
-        error = abs(2 * float(_half(terms[:, :, None], nodes.parts)[0, 0].real) - value) + 1e-14 * value
-        return max(0.0, value - error), min(1.0, value + error + composition.cut_off)
+        return value, abs(2 * float(_half(terms[:, :, None], nodes.parts)[0, 0].real) - value) + 1e-14 * value
 
-    return Curve(bounds)
+    def lower(epsilon: float) -> float:
+        value, error = value_and_error(epsilon)
+        return max(0.0, value - error)
+
+    def upper(epsilon: float) -> float:
+        return min(1.0, sum(value_and_error(epsilon)) + composition.cut_off)
+
+    return Curve(lower, upper)
 
 
 def _discrete_curve(families: list[Discrete]) -> Curve:
@@ -205,11 +224,10 @@ def _discrete_curve(families: list[Discrete]) -> Curve:
         masses = np.multiply.outer(masses, part[0]).ravel()
         losses = np.add.outer(losses, part[1]).ravel()
 
-    def bounds(epsilon: float) -> tuple[float, float]:
-        value = float(np.sum(masses * -np.expm1(np.minimum(epsilon - losses, 0.0))))
-        return value * (1 - 1e-9), min(1.0, value * (1 + 1e-9))
+    def value(epsilon: float) -> float:
+        return float(np.sum(masses * -np.expm1(np.minimum(epsilon - losses, 0.0))))
 
-    return Curve(bounds)
+    return Curve(lambda epsilon: value(epsilon) * (1 - 1e-9), lambda epsilon: min(1.0, value(epsilon) * (1 + 1e-9)))
 
 
 def _log_transform(composition: Composition, theta: float, heights: Array) -> tuple[ComplexArray, float]:

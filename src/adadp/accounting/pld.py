@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from scipy.optimize import brentq
+
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
 from adadp.accounting.contour import Curve, contour_curve, direct_curve, log_chernoff, saddle_point
@@ -18,6 +20,10 @@ _IGNORED = 1e-4
 """Outcomes that together have this share of delta are cut off (and added to the upper bound)."""
 _NOTHING = 1e-25
 """Chernoff bounds on delta below this are answered as they are: no delta anybody asks for is smaller."""
+
+
+_LEAST = 1e-300
+"""Where the logarithm of a bound on delta ends."""
 
 
 class PldAccountant(Accountant):
@@ -79,11 +85,12 @@ def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, flo
         return _invert(direct, delta, epsilon, 1 / theta)
     low, high = 0.0, math.inf
     for _ in range(_MOST_ROUNDS):
+        width = high - low
         at_low, at_high = _invert(contour_curve(composition, theta, epsilon, delta), delta, epsilon, 1 / theta)
         low, high = max(low, at_low), min(high, at_high)
-        middle = (at_low + at_high) / 2
-        if abs(middle - epsilon) <= max(0.3 / theta, 0.1 * epsilon):
-            break
+        middle = (low + high) / 2
+        if abs(middle - epsilon) <= max(0.3 / theta, 0.1 * epsilon) or high - low > 0.7 * width:
+            break  # the line was the right one, or another one does not help
         epsilon = middle
         theta = saddle_point(composition, epsilon=epsilon)
     return low, high
@@ -104,30 +111,35 @@ def _delta_bracket(composition: Composition, epsilon: float, guess: float) -> tu
 def _invert(curve: Curve, delta: float, near: float, scale: float) -> tuple[float, float]:
     """Where the lower and the upper bound on delta(epsilon) pass ``delta``: a bracket for epsilon."""
     return (
-        _crossing(lambda epsilon: curve.bounds(epsilon)[0] > delta, near, scale)[0],
-        _crossing(lambda epsilon: curve.bounds(epsilon)[1] > delta, near, scale)[1],
+        _crossing(curve.lower, delta, near, scale)[0],
+        _crossing(curve.upper, delta, near, scale)[1],
     )
 
 
-def _crossing(above: Callable[[float], bool], near: float, scale: float) -> tuple[float, float]:
-    """An interval of relative width 1e-9 at whose left end ``above`` holds and at whose right end it does not.
+def _crossing(bound: Callable[[float], float], delta: float, near: float, scale: float) -> tuple[float, float]:
+    """An interval of relative width about 1e-9 at whose left end ``bound`` exceeds ``delta``, and at whose right not.
 
-    It is searched from ``near`` outwards, where the bounds are tight; (0, 0) where ``above`` holds nowhere.
+    It is searched from ``near`` outwards, where the bounds are tight; (0, 0) where ``bound`` exceeds it nowhere.
     """
     low = high = near
     reach = max(scale, 1e-9 * near)
-    if above(near):
-        while above(high):
+    if bound(near) > delta:
+        while bound(high) > delta:
             low, high, reach = high, high + reach, 2 * reach
     else:
-        while not above(low):
+        while bound(low) <= delta:
             if low == 0:
                 return 0.0, 0.0
             low, high, reach = max(low - reach, 0.0), low, 2 * reach
-    while high - low > 1e-9 * high + 1e-12 * scale:
-        middle = (low + high) / 2
-        if above(middle):
-            low = middle
-        else:
-            high = middle
-    return low, high
+    # Interpolate log bound for the root, then take the ends of a narrow interval around it on their proper sides.
+    root = brentq(
+        lambda epsilon: math.log(max(bound(epsilon), _LEAST) / delta), low, high, xtol=1e-12 * scale, rtol=1e-10
+    )
+    width = 5e-10 * root + 1e-12 * scale
+    while root - width > low and bound(root - width) <= delta:
+        width *= 2
+    low = max(low, root - width)
+    width = 5e-10 * root + 1e-12 * scale
+    while root + width < high and bound(root + width) > delta:
+        width *= 2
+    return low, min(high, root + width)
