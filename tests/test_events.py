@@ -28,6 +28,7 @@ from adadp.events import (
     flatten,
     from_json,
     is_noiseless,
+    is_silent,
     to_json,
 )
 
@@ -518,6 +519,35 @@ BARE_REPLACE = GaussianRelease(0, REPLACE)
 )
 def test_noiseless(event, noiseless):
     assert is_noiseless(event) is noiseless
+
+
+@pytest.mark.parametrize(
+    ("event", "silent"),
+    [
+        (G, False),
+        (BARE, False),
+        (ZcdpCost(0), True),
+        (ZcdpCost(0.1), False),
+        (Selection(0), True),
+        (Selection(0.1), False),
+        (PoissonSampled(0, G), True),
+        (PoissonSampled(0.1, G), False),
+        (PoissonSampled(0.1, Selection(0)), True),
+        (FixedSizeSampled(0, G_REPLACE), True),
+        (FixedSizeSampled(0.1, G_REPLACE), False),
+        (ReshuffledEpoch((G_REPLACE,)), False),
+        (ReshuffledEpoch((ZcdpCost(0, "replace-one"),)), True),
+        (AdaptivelyChosen(Selection(0)), True),
+        (AdaptivelyChosen(G), False),
+        (Composed((ZcdpCost(0), Selection(0))), True),
+        (Composed((ZcdpCost(0), G)), False),
+        (Repeated(G, 0), True),
+        (Repeated(G, 1), False),
+        (Repeated(Selection(0), 3), True),
+    ],
+)
+def test_silent(event, silent):
+    assert is_silent(event) is silent
 
 
 @given(events())

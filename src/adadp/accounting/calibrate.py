@@ -109,11 +109,11 @@ def longest(
     _check_beside(accountant, beside, epsilon, delta)
     answers: dict[int, Answer] = {}
 
-    def fits(count: int) -> bool:
+    def cost(count: int) -> float:
         answers[count] = accountant.epsilon(_with(first(count), beside), delta)
-        return answers[count].epsilon <= epsilon
+        return answers[count].epsilon
 
-    if not fits(1):
+    if cost(1) > epsilon:
         reached = answers[1].epsilon
         raise UnreachableTarget(
             f"Not even one {unit} fits into epsilon {epsilon:g} at delta {delta:g}: it costs {reached:.6g} by "
@@ -121,46 +121,53 @@ def longest(
             reachable=reached,
             fix=f"Ask for epsilon >= {reached:.6g}, or add noise.",
         )
-    count = _largest(fits, unit)
+    count = _largest(cost, epsilon, unit)
     return Calibration(count, answers[count])
 
 
 def longest_within_rho(first: Callable[[int], Event], *, rho: float, unit: str = "epoch") -> tuple[int, float]:
     """The largest n for which the zCDP cost of ``first(n)`` is at most ``rho``, and that cost."""
     rho = checks.positive("rho", rho)
-    spent: dict[int, float] = {}
 
-    def fits(count: int) -> bool:
-        spent[count] = ZcdpAccountant().rho(flatten(first(count)))
-        return spent[count] <= rho
+    def cost(count: int) -> float:
+        return ZcdpAccountant().rho(flatten(first(count)))
 
-    if not fits(1):
+    if (one := cost(1)) > rho:
         raise UnreachableTarget(
-            f"Not even one {unit} fits into rho {rho:g}: it costs {spent[1]:.6g}.",
-            reachable=spent[1],
-            fix=f"Ask for rho >= {spent[1]:.6g}, or add noise.",
+            f"Not even one {unit} fits into rho {rho:g}: it costs {one:.6g}.",
+            reachable=one,
+            fix=f"Ask for rho >= {one:.6g}, or add noise.",
         )
-    count = _largest(fits, unit)
-    return count, spent[count]
+    count = _largest(cost, rho, unit)
+    return count, cost(count)
 
 
-def _largest(fits: Callable[[int], bool], unit: str) -> int:
-    """The largest count that fits, when 1 does and more never costs less."""
+def _largest(cost: Callable[[int], float], budget: float, unit: str) -> int:
+    """The largest count whose cost is within ``budget``, when 1 is and more never costs less."""
     low, high = 1, 2
-    while fits(high):
+    at_low, at_high = cost(low), cost(high)
+    while at_high <= budget:
         if high >= _MOST_REPETITIONS:
             raise InputError(
                 f"More than {_MOST_REPETITIONS:,} {unit}s fit into the budget.",
                 why="The run would never end: the noise is far larger than the budget needs.",
                 fix="Use less noise, or a smaller budget.",
             )
-        low, high = high, high * 4
+        low, at_low, high = high, at_high, high * 4
+        at_high = cost(high)
+    turn = 0
     while high - low > 1:
+        turn += 1
         middle = (low + high) // 2
-        if fits(middle):
-            low = middle
+        if turn % 3 and 0 < at_low < at_high < math.inf:
+            # Costs grow like a power of the count, so two of three times the line in log-log decides where to look.
+            share = math.log(budget / at_low) / math.log(at_high / at_low)
+            middle = min(max(int(low * (high / low) ** share), low + 1), high - 1)
+        at_middle = cost(middle)
+        if at_middle <= budget:
+            low, at_low = middle, at_middle
         else:
-            high = middle
+            high, at_high = middle, at_middle
     return low
 
 

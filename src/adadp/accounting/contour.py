@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_ndtr
 
 from adadp.accounting.losses import Array, Composition, Discrete, Family, Nodes
 from adadp.accounting.nufft import nonuniform_transform
@@ -115,7 +116,7 @@ def _window(composition: Composition, theta: float) -> tuple[float, float]:
     value, first, second = composition.cumulants(theta)
     spread = math.sqrt(second)
     low, high = -math.inf, math.inf
-    for widths in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0):
+    for widths in (0.01, 0.04, 0.12, 0.3, 0.7, 1.5, 3.0, 6.0, 16.0):
         shift = widths / spread
         high = min(high, (composition.cumulants(theta + shift)[0] - value + _TINY) / shift)
         back = min(shift, theta)
@@ -180,13 +181,23 @@ def _blur_factor(heights: Array, theta: float, blur: float) -> Array:
     return np.asarray((np.sinc(heights * knot / math.pi) * (theta * knot) / math.sinh(theta * knot)) ** _SPLINE)
 
 
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """The delta of one Gaussian release with sensitivity / std = ``mu`` (Balle and Wang 2018, Theorem 8)."""
+    first = float(log_ndtr(mu / 2 - epsilon / mu))
+    second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    return math.exp(first) * -math.expm1(min(second - first, 0.0))
+
+
 def direct_curve(composition: Composition) -> Curve | None:
     """Bounds on delta where E[(1 - e^(epsilon - L))+] can be summed as it stands; None where it cannot.
 
-    For finitely many losses that is exact. For a single smooth release the kink at L = epsilon leaves the quadrature,
-    on many nodes, an error of second order, measured against its own half.
+    Gaussian releases alone have a closed form, and finitely many losses are added up. For a single smooth release the
+    kink at L = epsilon leaves the quadrature, on many nodes, an error of second order, measured against its own half.
     """
-    if composition.precision > 0 or not composition.families:
+    if not composition.families:
+        mu = math.sqrt(composition.precision)
+        return _closed_form(lambda epsilon: gaussian_delta(mu, epsilon))
+    if composition.precision > 0:
         return None
     if all(isinstance(family, Discrete) for family in composition.families):
         return _discrete_curve([family for family in composition.families if isinstance(family, Discrete)])
@@ -227,6 +238,11 @@ def _discrete_curve(families: list[Discrete]) -> Curve:
     def value(epsilon: float) -> float:
         return float(np.sum(masses * -np.expm1(np.minimum(epsilon - losses, 0.0))))
 
+    return _closed_form(value)
+
+
+def _closed_form(value: Callable[[float], float]) -> Curve:
+    """A formula with room for the rounding of its evaluation."""
     return Curve(lambda epsilon: value(epsilon) * (1 - 1e-9), lambda epsilon: min(1.0, value(epsilon) * (1 + 1e-9)))
 
 

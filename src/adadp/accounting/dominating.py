@@ -80,6 +80,7 @@ class Lowering:
         self.accountant = accountant
         self.remove = remove
         self.cap = cap
+        self.loose = False
         self.precision = 0.0
         self.groups: dict[type[SmoothFamily], list[tuple[float, float, float]]] = {}
         self.discrete: list[Family] = []
@@ -110,7 +111,7 @@ class Lowering:
         for kind, rows in self.groups.items():
             q, mu, counts = (np.array(column) for column in zip(*rows, strict=True))
             families.append(kind(q, mu, counts, self.cap))
-        return Composition(self.precision, (*families, *self.discrete), self.cap)
+        return Composition(self.precision, (*families, *self.discrete), self.cap, self.loose)
 
     def _unsupported(self, event: Event, reason: str) -> UnsupportedEvent:
         return UnsupportedEvent(
@@ -130,13 +131,25 @@ class Lowering:
         if multiplier is None:
             self._poisson_mixed(event, count)
             return
+        if self._unsampled(sensitivity(event.neighbours), multiplier, count):
+            return
         kind: type[SmoothFamily]
         if event.neighbours is Neighbours.REPLACE_ONE:
             kind = PoissonReplace
         else:
             kind = PoissonRemove if self.remove else PoissonAdd
-        if multiplier < math.inf:
-            self.groups.setdefault(kind, []).append((q, 1 / multiplier, float(count)))
+        self.groups.setdefault(kind, []).append((q, 1 / multiplier, float(count)))
+
+    def _unsampled(self, distance: float, multiplier: float, count: int) -> bool:
+        """Take releases with next to no noise as unsampled, which costs more: their losses cannot be resolved.
+
+        H(mixture, Q) <= H(P, Q) at every order, since the mixture of P and Q is as close to Q as P is, or closer.
+        """
+        if multiplier >= _LEAST_RESOLVED:
+            return False
+        self.precision += count * (distance / multiplier) ** 2
+        self.loose = True
+        return True
 
     def _poisson_mixed(self, event: PoissonSampled, count: int) -> None:
         """Gaussian releases and selections on one lot: P and Q are products, amplified together."""
@@ -156,6 +169,11 @@ class Lowering:
         if len(shifts) > _MOST_SHIFTS:
             raise self._unsupported(event, f"{len(shifts)} joint outcomes of its selections are too many to enumerate")
         q, counts = event.sampling_probability, np.array([float(count)])
+        if precision * _LEAST_RESOLVED**2 > 1:
+            for part, times in flatten(event.event).items():
+                self.add(part, times * count)
+            self.loose = True
+            return
         if precision == 0:
             self.discrete.append(_sampled_discrete(q, shifts, counts, self.remove))
             return
@@ -175,12 +193,14 @@ class Lowering:
         multiplier = gaussian_multiplier(event.event)
         if multiplier is None:
             raise self._unsupported(event, "only Gaussian releases on a fixed-size lot have a known worst case")
-        if multiplier < math.inf:
-            # Blanking a record out is one way of replacing it: the replace-one pair (distance 2) covers zero-out.
+        # Blanking a record out is one way of replacing it: the replace-one pair (distance 2) covers zero-out.
+        if not self._unsampled(2.0, multiplier, count):
             self.groups.setdefault(FixedSizeReplace, []).append((q, 2 / multiplier, float(count)))
 
 
 _MOST_SHIFTS = 256
+_LEAST_RESOLVED = 0.05
+"""The least noise multiplier whose sampled losses are integrated; epsilon is in the hundreds there."""
 
 
 def _selection_shifts(selections: list[tuple[float, int]]) -> dict[float, float]:

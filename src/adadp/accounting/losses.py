@@ -115,10 +115,9 @@ class SmoothFamily(Family):
         """``_evaluate`` with the density let down to 0 beyond the caps."""
         density, loss, slope = self._evaluate(u)
         left, right = self._caps()
-        if np.any(u[:, -1] > right - 1):
-            density = density + log_ndtr((right[:, None] - u) / _TAPER)
-        if np.any(u[:, 0] < left + 1):
-            density = density + log_ndtr((u - left[:, None]) / _TAPER)
+        for inside in (right[:, None] - u, u - left[:, None]):
+            if (near := inside < 10 * _TAPER).any():
+                density[near] += log_ndtr(inside[near] / _TAPER)
         return density, loss, slope
 
     def nodes(self, low: float, high: float, frequency: float = 0.0, least: int = 3, most: int = 1 << 20) -> Nodes:
@@ -155,10 +154,11 @@ def _grid(left: Array, right: Array, size: int) -> Array:
 
 def _log_mix(q: Array, y: Array) -> Array:
     """log(1 - q + q e^y) without overflow, and without losing digits where it is close to 0."""
-    small = np.minimum(y, 1.0)
-    with np.errstate(divide="ignore"):  # q = 1: log(0) is -inf, which is what logaddexp wants
-        large = np.logaddexp(np.log1p(-q), np.log(q) + y)
-    return np.where(y < 1.0, np.log1p(q * np.expm1(small)), large)
+    mixed = np.log1p(q * np.expm1(np.minimum(y, 1.0)))
+    if (large := y >= 1.0).any():
+        rate = np.broadcast_to(q, y.shape)[large]
+        mixed[large] = np.logaddexp(np.log1p(-rate), np.log(rate) + y[large])
+    return np.asarray(mixed)
 
 
 def _mix_slope(q: Array, y: Array) -> Array:
@@ -325,6 +325,8 @@ class Composition:
     precision: float
     families: tuple[Family, ...]
     cap: float = math.inf
+    loose: bool = False
+    """Whether something in it was replaced by what costs more, so that nothing is known from below."""
 
     @property
     def releases(self) -> float:

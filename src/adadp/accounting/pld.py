@@ -44,7 +44,7 @@ class PldAccountant(Accountant):
             if high > 0 and _delta_bracket(composition, high, delta)[1] <= delta:
                 continue
             at_low, at_high = _epsilon_bracket(composition, delta)
-            low, high = max(low, at_low), max(high, at_high)
+            low, high = max(low, 0.0 if composition.loose else at_low), max(high, at_high)
         if _has_bounded_range(counts):
             rdp = self._rdp.epsilon(_composed(counts), delta)
             low, high = min(low, rdp.epsilon), min(high, rdp.epsilon)
@@ -99,13 +99,15 @@ def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, flo
 def _delta_bracket(composition: Composition, epsilon: float, guess: float) -> tuple[float, float]:
     """(low, high) around delta(epsilon), tight if that is about ``guess`` or more."""
     if (direct := direct_curve(composition)) is not None:
-        return direct.bounds(epsilon)
+        low, high = direct.bounds(epsilon)
+        return 0.0 if composition.loose else low, high
     theta = saddle_point(composition, epsilon=epsilon)
-    most = math.exp(min(log_chernoff(composition, theta, epsilon), 0.0)) + composition.cut_off
-    if most < _NOTHING:
+    chernoff = math.exp(min(log_chernoff(composition, theta, epsilon), 0.0))
+    most = chernoff + composition.cut_off
+    if chernoff <= max(_NOTHING, composition.cut_off):
         return 0.0, most
     low, high = contour_curve(composition, theta, epsilon, min(guess, most)).bounds(epsilon)
-    return min(low, most), min(high, most)
+    return 0.0 if composition.loose else min(low, most), min(high, most)
 
 
 def _invert(curve: Curve, delta: float, near: float, scale: float) -> tuple[float, float]:

@@ -19,8 +19,8 @@ from adadp.events import Event, Selection, SelectionMechanism, ZcdpCost
 
 LogMoment = Callable[[float], float]
 
-_ORDERS = [math.exp(0.25 * k) for k in range(-26, 50)]
-"""theta = alpha - 1 from 0.0015 to 2e5: where the search for the best order starts."""
+_ORDERS = [math.exp(0.25 * k) for k in range(-44, 50)]
+"""theta = alpha - 1 from 2e-5 to 2e5: where the search for the best order starts."""
 
 
 def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from scipy.special import log_ndtr
-
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
+from adadp.accounting.contour import gaussian_delta
 from adadp.accounting.dominating import costliest_batch, gaussian_multiplier, refuse_adaptive, sensitivity
 from adadp.accounting.renyi import minimise
 from adadp.errors import UnsupportedEvent
@@ -23,13 +22,6 @@ from adadp.events import (
     ZcdpCost,
     describe,
 )
-
-
-def gaussian_delta(mu: float, epsilon: float) -> float:
-    """delta(epsilon) of one Gaussian release with sensitivity / std = ``mu`` (Balle and Wang 2018, Theorem 8)."""
-    first = float(log_ndtr(mu / 2 - epsilon / mu))
-    second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
-    return math.exp(first) * -math.expm1(min(second - first, 0.0))
 
 
 class StrongComposition(Accountant):
@@ -80,6 +72,7 @@ class StrongComposition(Accountant):
     def _compose(self, steps: list[tuple[float, float, float, int]], delta: float, log_delta0: float) -> float:
         """The epsilon of the whole at ``delta`` when every Gaussian step is taken at delta_0."""
         squares = linear = spent = 0.0
+        log_delta0 = min(log_delta0, 0.0)
         for q, mu, pure, count in steps:
             epsilon, delta0 = pure, 0.0
             if mu > 0:

@@ -1,0 +1,391 @@
+"""Time the accountants of AdaDP and of its peers on the same questions, in one run.
+
+    python benchmarks/accounting.py [--repeat N] [--quick]
+
+Every question is asked of every program in turn, round after round, on one thread, and the median CPU time counts. A
+program that needs more than 20 s for a question is asked once. The answers stand beside the times, so that equal work
+can be seen. Nothing is asserted, and nothing is compared with a figure from another run. A peer that is not installed is
+reported and left out. The machine should have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"  # before numpy is imported
+
+import argparse
+import json
+import math
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from adadp import __version__
+from adadp.accounting import RunShape, accountant, smallest_noise
+from adadp.schedules import parse_schedule
+
+ROOT = Path(__file__).resolve().parent.parent
+SLOW = 20.0
+"""Seconds from which on a job is not repeated."""
+OURS, GOOGLE, PRV = "adadp", "dp-accounting", "prv-accountant"
+SCHEDULE = "exp:s0=10,k=0.01"
+
+
+@dataclass(frozen=True)
+class Found:
+    """One answer: a value, and the bracket around it where the program gives one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass
+class Job:
+    """One program's way to answer one question."""
+
+    program: str
+    method: str
+    ask: Callable[[], Found]
+    seconds: list[float] = field(default_factory=list)
+    found: Found | None = None
+    failure: str = ""
+
+    def run(self) -> None:
+        """Ask once more, unless that failed or took too long before."""
+        if self.failure or (self.seconds and self.seconds[0] > SLOW):
+            return
+        start = time.process_time()
+        try:
+            self.found = self.ask()
+        except Exception as error:  # a peer's failure is a result
+            self.failure = f"{type(error).__name__}: {error}".splitlines()[0]
+        else:
+            self.seconds.append(time.process_time() - start)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds) if self.seconds else math.nan
+
+
+@dataclass
+class Question:
+    """What all programs are asked."""
+
+    name: str
+    text: str
+    jobs: list[Job]
+    quantity: str = "epsilon"
+
+
+def load(name: str) -> Any:
+    """The module called ``name``, or None where it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+DPA, DPA_PLD, DPA_RDP = load("dp_accounting"), load("dp_accounting.pld"), load("dp_accounting.rdp")
+PRV_ACCOUNTANT = load("prv_accountant")
+
+Level = tuple[float, int]
+"""A noise multiplier and for how many steps it is used."""
+
+
+def ours(method: str, q: float, levels: list[Level], delta: float) -> Found:
+    shape = RunShape(q=q)
+    if len(levels) == 1:
+        event = shape.run(levels[0][0], steps=levels[0][1])
+    else:
+        event = shape.run(parse_schedule(SCHEDULE), epochs=len(levels))
+    answer = accountant(method).epsilon(event, delta)
+    return Found(answer.epsilon, answer.epsilon_low, answer.epsilon_high)
+
+
+def google_event(q: float, levels: list[Level]) -> Any:
+    return DPA.ComposedDpEvent(
+        [
+            DPA.SelfComposedDpEvent(DPA.PoissonSampledDpEvent(q, DPA.GaussianDpEvent(sigma)), steps)
+            for sigma, steps in levels
+        ]
+    )
+
+
+def google(method: str, q: float, levels: list[Level], delta: float) -> Found:
+    theirs = DPA_PLD.PLDAccountant() if method == "pld" else DPA_RDP.RdpAccountant()
+    theirs.compose(google_event(q, levels))
+    return Found(float(theirs.get_epsilon(delta)))
+
+
+def prv(q: float, levels: list[Level], delta: float, eps_error: float) -> Found:
+    theirs = PRV_ACCOUNTANT.PRVAccountant(
+        prvs=[
+            PRV_ACCOUNTANT.PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=sigma)
+            for sigma, _ in levels
+        ],
+        max_self_compositions=[steps for _, steps in levels],
+        eps_error=eps_error,
+        delta_error=1e-3 * delta,
+    )
+    low, middle, high = theirs.compute_epsilon(delta, [steps for _, steps in levels])
+    return Found(float(middle), float(low), float(high))
+
+
+def rounding_bracket(q: float, sigma: float, steps: int, delta: float) -> Found:
+    """dp-accounting's older discretisation, the one with a lower side: every loss rounded down, then up."""
+    ends = []
+    for pessimistic in (False, True):
+        one = DPA_PLD.privacy_loss_distribution.from_gaussian_mechanism(
+            sigma, pessimistic_estimate=pessimistic, sampling_prob=q, use_connect_dots=False
+        )
+        ends.append(float(one.self_compose(steps).get_epsilon_for_delta(delta)))
+    return Found(ends[1], ends[0], ends[1])
+
+
+def epsilon_question(
+    name: str, text: str, q: float, levels: list[Level], delta: float, methods: tuple[str, ...], eps_error: float
+) -> Question:
+    """``methods`` of AdaDP and dp-accounting; prv-accountant beside ``pld``, with an error bound of ``eps_error``."""
+    jobs = []
+    for method in methods:
+        jobs.append(Job(OURS, method, lambda method=method: ours(method, q, levels, delta)))
+        if DPA is not None:
+            jobs.append(Job(GOOGLE, method, lambda method=method: google(method, q, levels, delta)))
+        if method == "pld" and PRV_ACCOUNTANT is not None:
+            jobs.append(Job(PRV, f"pld, error {eps_error:g}", lambda: prv(q, levels, delta, eps_error)))
+    return Question(name, text, jobs)
+
+
+def calibration_question() -> Question:
+    epsilon, delta, q, steps = 2.0, 1e-5, 0.01, 10_000
+
+    def our_sigma() -> Found:
+        shape = RunShape(q=q)
+        return Found(
+            smallest_noise(
+                lambda sigma: shape.run(sigma, steps=steps), epsilon=epsilon, delta=delta, accountant=accountant("pld")
+            ).value
+        )
+
+    def google_sigma() -> Found:
+        return Found(
+            float(
+                DPA.calibrate_dp_mechanism(
+                    DPA_PLD.PLDAccountant, lambda sigma: google_event(q, [(sigma, steps)]), epsilon, delta
+                )
+            )
+        )
+
+    jobs = [Job(OURS, "pld", our_sigma)] + ([Job(GOOGLE, "pld", google_sigma)] if DPA is not None else [])
+    text = "smallest sigma for epsilon 2, delta 1e-5, q 0.01, 10,000 steps"
+    return Question("calibration", text, jobs, "sigma")
+
+
+def bracket_question() -> Question:
+    q, sigma, steps, delta = 0.01, 4.0, 10_000, 1e-5
+    jobs = [Job(OURS, "pld", lambda: ours("pld", q, [(sigma, steps)], delta))]
+    if DPA is not None:
+        jobs.append(Job(GOOGLE, "pld, rounded", lambda: rounding_bracket(q, sigma, steps, delta)))
+    if PRV_ACCOUNTANT is not None:
+        for error in (0.1, 0.01):
+            jobs.append(Job(PRV, f"pld, error {error:g}", lambda error=error: prv(q, [(sigma, steps)], delta, error)))
+    return Question("bracket", "low and high side of epsilon: q 0.01, sigma 4, 10,000 steps, delta 1e-5", jobs)
+
+
+def questions(quick: bool) -> list[Question]:
+    schedule = parse_schedule(SCHEDULE)
+    levels = [(schedule.value_at(epoch), 100) for epoch in range(100)]
+    both = ("pld", "rdp")
+    found = [
+        epsilon_question("plain", "q 0.01, sigma 4, 10,000 steps, delta 1e-5", 0.01, [(4.0, 10_000)], 1e-5, both, 0.01),
+        epsilon_question(
+            "schedule", f"{SCHEDULE}: 100 sigmas, 100 steps each, q 0.01, delta 1e-5", 0.01, levels, 1e-5, both, 0.1
+        ),
+        calibration_question(),
+        epsilon_question(
+            "small delta", "q 0.01, sigma 4, 10,000 steps, delta 1e-12", 0.01, [(4.0, 10_000)], 1e-12, both, 0.01
+        ),
+        epsilon_question(
+            "rare sampling", "q 1e-6, sigma 1, 10^6 steps, delta 1e-5", 1e-6, [(1.0, 10**6)], 1e-5, both, 0.1
+        ),
+        epsilon_question(
+            "many steps", "q 0.001, sigma 10, 10^7 steps, delta 1e-5", 1e-3, [(10.0, 10**7)], 1e-5, both, 0.1
+        ),
+        bracket_question(),
+    ]
+    if quick:
+        for question in found:
+            question.jobs = [job for job in question.jobs if job.program != PRV or question.name == "plain"]
+        found = [question for question in found if question.name != "many steps"]
+    return found
+
+
+def machine() -> str:
+    """The CPU's name, where the system tells."""
+    try:
+        match = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except OSError:
+        match = None
+    return match.group(1).strip() if match else platform.processor() or platform.machine()
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "adadp": __version__}
+    for name in ("numpy", "scipy", GOOGLE, PRV):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def seconds_text(job: Job) -> str:
+    if job.failure:
+        return "failed"
+    return f"{1000 * job.median:.0f} ms" if job.median < 1 else f"{job.median:.1f} s"
+
+
+def ratio_text(job: Job, reference: Job) -> str:
+    """How many times as long as AdaDP with the same method."""
+    ratio = job.median / reference.median
+    return "" if math.isnan(ratio) or job is reference else f"{ratio:.3g}"
+
+
+def answer_text(job: Job) -> str:
+    if job.found is None:
+        return job.failure
+    return f"{job.found.value:.6g}"
+
+
+def width_text(job: Job) -> str:
+    if job.found is None or job.found.low is None or job.found.high is None or job.found.low == job.found.high:
+        return ""
+    return f"{job.found.low:.6g} .. {job.found.high:.6g}"
+
+
+HEADER = ("program", "method", "answer", "bracket", "CPU time", "x adadp", "runs")
+
+
+def rows(question: Question) -> list[tuple[str, ...]]:
+    reference = {job.method: job for job in question.jobs if job.program == OURS}
+    first = question.jobs[0]
+    return [
+        (
+            job.program,
+            job.method,
+            answer_text(job),
+            width_text(job),
+            seconds_text(job),
+            ratio_text(job, reference.get(job.method, first)),
+            str(len(job.seconds)),
+        )
+        for job in question.jobs
+    ]
+
+
+def markdown(asked: list[Question], facts: dict[str, Any]) -> str:
+    lines = [
+        "# Benchmarks: accounting",
+        "",
+        "Written by `benchmarks/accounting.py`; do not edit. Run it again with `make benchmark`, on a machine that has",
+        "nothing else to do.",
+        "",
+        f"{facts['date']}, {facts['cpu']}, one thread, CPU time, median of the runs. "
+        + ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+        + ".",
+        "",
+        "All programs were asked in turn in one run. The bracket is what a program says about both sides of its answer;",
+        "dp-accounting's default has an upper side only, and an RDP figure is a bound, not the exact epsilon. prv-accountant",
+        "is asked for the stated absolute error of epsilon, and for a thousandth of delta. The last column but one is the",
+        "CPU time over AdaDP's for the same method: above 1, AdaDP was faster.",
+    ]
+    for question in asked:
+        lines += ["", f"## {question.name.capitalize()}", "", f"{question.quantity}: {question.text}", ""]
+        lines += ["| " + " | ".join(HEADER) + " |", "|---|---|---:|---:|---:|---:|---:|"]
+        lines += ["| " + " | ".join(row) + " |" for row in rows(question)]
+    return "\n".join(lines) + "\n"
+
+
+def record(asked: list[Question], facts: dict[str, Any]) -> dict[str, Any]:
+    return facts | {
+        "questions": [
+            {
+                "name": question.name,
+                "text": question.text,
+                "quantity": question.quantity,
+                "jobs": [
+                    {
+                        "program": job.program,
+                        "method": job.method,
+                        "value": job.found.value if job.found else None,
+                        "low": job.found.low if job.found else None,
+                        "high": job.found.high if job.found else None,
+                        "cpu_seconds": job.seconds,
+                        "median": job.median if job.seconds else None,
+                        "failure": job.failure,
+                    }
+                    for job in question.jobs
+                ],
+            }
+            for question in asked
+        ]
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--repeat", type=int, default=5, help="rounds over all questions (default 5)")
+    parser.add_argument("--quick", action="store_true", help="one round without the slowest jobs; writes no file")
+    options = parser.parse_args()
+    if options.repeat < 1:
+        parser.error("--repeat must be at least 1")
+    console = Console()
+    for name, module in ((GOOGLE, DPA), (PRV, PRV_ACCOUNTANT)):
+        if module is None:
+            console.print(f"{name} is not installed and left out.")
+    asked = questions(options.quick)
+    rounds = 1 if options.quick else options.repeat
+    for number in range(rounds):
+        for question in asked:
+            console.print(f"round {number + 1} of {rounds}: {question.name}", style="dim")
+            for job in question.jobs:
+                job.run()
+    for question in asked:
+        table = Table(*HEADER, title=f"{question.name}: {question.quantity}, {question.text}", title_justify="left")
+        for row in rows(question):
+            table.add_row(*row)
+        console.print(table)
+    if options.quick:
+        console.print("A quick run, one round: no file was written.")
+        return
+    facts = {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "cpu": machine(),
+        "threads": 1,
+        "versions": versions(),
+        "rounds": rounds,
+    }
+    results = ROOT / "benchmarks" / "results" / "accounting.json"
+    results.parent.mkdir(parents=True, exist_ok=True)
+    results.write_text(json.dumps(record(asked, facts), indent=1) + "\n", encoding="utf-8")
+    page = ROOT / "docs" / "benchmarks.md"
+    page.write_text(markdown(asked, facts), encoding="utf-8")
+    console.print(f"Written: {results.relative_to(ROOT)} and {page.relative_to(ROOT)}.")
+
+
+if __name__ == "__main__":
+    main()
