@@ -76,10 +76,11 @@ def costliest_batch(event: ReshuffledEpoch) -> float | None:
 class Lowering:
     """Collects the losses of a flattened event for one ordered pair (``remove`` or ``add`` the record)."""
 
-    def __init__(self, accountant: str, remove: bool, cap: float) -> None:
+    def __init__(self, accountant: str, remove: bool, cap: float, below: bool) -> None:
         self.accountant = accountant
         self.remove = remove
         self.cap = cap
+        self.below = below
         self.loose = False
         self.precision = 0.0
         self.groups: dict[type[SmoothFamily], list[tuple[float, float, float]]] = {}
@@ -109,7 +110,11 @@ class Lowering:
         """All that was taken in."""
         families: list[Family] = []
         for kind, rows in self.groups.items():
-            q, mu, counts = (np.array(column) for column in zip(*rows, strict=True))
+            many = len(rows) > _MOST_DISTINCT
+            self.loose |= many
+            q, mu, counts = (
+                np.array(column) for column in zip(*(_grouped(rows, self.below) if many else rows), strict=True)
+            )
             families.append(kind(q, mu, counts, self.cap))
         return Composition(self.precision, (*families, *self.discrete), self.cap, self.loose)
 
@@ -147,7 +152,8 @@ class Lowering:
         """
         if multiplier >= _LEAST_RESOLVED:
             return False
-        self.precision += count * (distance / multiplier) ** 2
+        if not self.below:
+            self.precision += count * (distance / multiplier) ** 2
         self.loose = True
         return True
 
@@ -170,7 +176,7 @@ class Lowering:
             raise self._unsupported(event, f"{len(shifts)} joint outcomes of its selections are too many to enumerate")
         q, counts = event.sampling_probability, np.array([float(count)])
         if precision * _LEAST_RESOLVED**2 > 1:
-            for part, times in flatten(event.event).items():
+            for part, times in flatten(event.event).items() if not self.below else ():
                 self.add(part, times * count)
             self.loose = True
             return
@@ -199,8 +205,25 @@ class Lowering:
 
 
 _MOST_SHIFTS = 256
+_MOST_DISTINCT = 256
+"""Distinct noise levels integrated one by one; more (a multiplier for every step) are put into as many groups."""
 _LEAST_RESOLVED = 0.05
 """The least noise multiplier whose sampled losses are integrated; epsilon is in the hundreds there."""
+
+
+def _grouped(rows: list[tuple[float, float, float]], below: bool) -> list[tuple[float, float, float]]:
+    """At most 256 distinct mu for each q: the largest of each group for all of it, or the smallest for a lower bound.
+
+    A release with the larger mu dominates one with the smaller.
+    """
+    grouped: dict[tuple[float, int], tuple[float, float]] = {}
+    least = min(mu for _, mu, _ in rows)
+    ratio = math.log(max(mu for _, mu, _ in rows) / least) / _MOST_DISTINCT
+    for q, mu, count in rows:
+        key = (q, min(int(math.log(mu / least) / ratio), _MOST_DISTINCT - 1))
+        chosen, total = grouped.get(key, (mu, 0.0))
+        grouped[key] = (min(chosen, mu) if below else max(chosen, mu), total + count)
+    return [(q, mu, total) for (q, _), (mu, total) in grouped.items()]
 
 
 def _selection_shifts(selections: list[tuple[float, int]]) -> dict[float, float]:
@@ -234,10 +257,11 @@ def _sampled_discrete(q: float, shifts: dict[float, float], counts: np.ndarray, 
     return Discrete(absent * mix, np.log(mix), counts) if remove else Discrete(absent, -np.log(mix), counts)
 
 
-def compositions(accountant: str, counts: Counts, ignored: float = 0.0) -> list[Composition]:
+def compositions(accountant: str, counts: Counts, ignored: float = 0.0, *, below: bool = False) -> list[Composition]:
     """The compositions whose worse one is the privacy curve of the events in ``counts``.
 
-    Outcomes of total probability ``ignored`` may be left out of them; ``cut_off`` says how much was.
+    Outcomes of total probability ``ignored`` may be left out of them; ``cut_off`` says how much was. Where they are
+    ``loose`` the curve is above the exact one, or with ``below`` under it.
     """
     one_sided = any(
         isinstance(event, PoissonSampled)
@@ -248,7 +272,7 @@ def compositions(accountant: str, counts: Counts, ignored: float = 0.0) -> list[
     cap = cap_for(sum(counts.values()), ignored)
     found = []
     for remove in (True, False) if one_sided else (True,):
-        lowering = Lowering(accountant, remove, cap)
+        lowering = Lowering(accountant, remove, cap, below)
         for event, count in counts.items():
             lowering.add(event, count)
         found.append(lowering.composition())

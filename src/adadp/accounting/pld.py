@@ -38,13 +38,11 @@ class PldAccountant(Accountant):
     _rdp = RdpAccountant()
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
-        low, high = 0.0, 0.0
-        for composition in compositions(self.name, counts, _IGNORED * delta):
-            # The second order of the data sets matters only if it needs more than the first.
-            if high > 0 and _delta_bracket(composition, high, delta)[1] <= delta:
-                continue
-            at_low, at_high = _epsilon_bracket(composition, delta)
-            low, high = max(low, 0.0 if composition.loose else at_low), max(high, at_high)
+        above = compositions(self.name, counts, _IGNORED * delta)
+        low, high = _worse_epsilon(above, delta)
+        if any(composition.loose for composition in above):
+            below = compositions(self.name, counts, _IGNORED * delta, below=True)
+            low = min(_worse_epsilon(below[:1], delta)[0], high)
         if _has_bounded_range(counts):
             rdp = self._rdp.epsilon(_composed(counts), delta)
             low, high = min(low, rdp.epsilon), min(high, rdp.epsilon)
@@ -53,11 +51,11 @@ class PldAccountant(Accountant):
     def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
         guess = 1e-20
         for _ in range(_MOST_ROUNDS):
-            brackets = [
-                _delta_bracket(composition, epsilon, guess)
-                for composition in compositions(self.name, counts, _IGNORED * guess)
-            ]
-            low, high = max(low for low, _ in brackets), max(high for _, high in brackets)
+            above = compositions(self.name, counts, _IGNORED * guess)
+            low, high = _worse_delta(above, epsilon, guess)
+            if any(composition.loose for composition in above):
+                below = compositions(self.name, counts, _IGNORED * guess, below=True)
+                low = min(_worse_delta(below[:1], epsilon, guess)[0], high)
             if high < 10 * guess or high - low < 1e-3 * high:
                 break
             # What may be ignored is known only once delta is: look again with the better guess.
@@ -66,6 +64,24 @@ class PldAccountant(Accountant):
             rdp = self._rdp.delta(_composed(counts), epsilon)
             low, high = min(low, rdp.delta), min(high, rdp.delta)
         return Bracket(low, high)
+
+
+def _worse_epsilon(found: list[Composition], delta: float) -> tuple[float, float]:
+    """The bracket of whichever composition needs the larger epsilon."""
+    low, high = 0.0, 0.0
+    for composition in found:
+        # The second order of the data sets matters only if it needs more than the first.
+        if composition.releases == 0 or (high > 0 and _delta_bracket(composition, high, delta)[1] <= delta):
+            continue
+        at_low, at_high = _epsilon_bracket(composition, delta)
+        low, high = max(low, at_low), max(high, at_high)
+    return low, high
+
+
+def _worse_delta(found: list[Composition], epsilon: float, guess: float) -> tuple[float, float]:
+    """The bracket of whichever composition has the larger delta."""
+    brackets = [_delta_bracket(composition, epsilon, guess) for composition in found if composition.releases > 0]
+    return max((low for low, _ in brackets), default=0.0), max((high for _, high in brackets), default=0.0)
 
 
 def _has_bounded_range(counts: dict[Event, int]) -> bool:
@@ -99,15 +115,14 @@ def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, flo
 def _delta_bracket(composition: Composition, epsilon: float, guess: float) -> tuple[float, float]:
     """(low, high) around delta(epsilon), tight if that is about ``guess`` or more."""
     if (direct := direct_curve(composition)) is not None:
-        low, high = direct.bounds(epsilon)
-        return 0.0 if composition.loose else low, high
+        return direct.bounds(epsilon)
     theta = saddle_point(composition, epsilon=epsilon)
     chernoff = math.exp(min(log_chernoff(composition, theta, epsilon), 0.0))
     most = chernoff + composition.cut_off
     if chernoff <= max(_NOTHING, composition.cut_off):
         return 0.0, most
     low, high = contour_curve(composition, theta, epsilon, min(guess, most)).bounds(epsilon)
-    return 0.0 if composition.loose else min(low, most), min(high, most)
+    return min(low, most), min(high, most)
 
 
 def _invert(curve: Curve, delta: float, near: float, scale: float) -> tuple[float, float]:
