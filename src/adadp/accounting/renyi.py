@@ -40,13 +40,14 @@ def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
         else:
             paired[event] = count
     parts = compositions(accountant, paired) if paired else []
+    rounding = 1e-14 * sum(paired.values())  # of the quadrature, on the safe side
 
     def moment(theta: float) -> float:
         own = max((part.cumulants(theta)[0] for part in parts), default=0.0)
         order = theta * (theta + 1)
         # An epsilon-DP selection never has a loss above epsilon, so its moment is at most theta epsilon.
         chosen = sum(count * min(order * epsilon**2 / 8, theta * epsilon) for epsilon, count in ranged)
-        return max(own, 0.0) + rho * order + chosen
+        return max(own, 0.0) + rounding + rho * order + chosen
 
     return moment
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
-from adadp.accounting.dominating import gaussian_multiplier, refuse_adaptive
+from adadp.accounting.dominating import gaussian_multiplier, refuse_adaptive, sampling_rate
 from adadp.errors import UnsupportedEvent
 from adadp.events import AdaptivelyChosen, Event, FixedSizeSampled, PoissonSampled, describe
 
@@ -47,7 +47,7 @@ class Theorem1(Accountant):
                     f"{self.name} cannot account for {describe(event)}: equation 7 is for sampled Gaussian releases.",
                     fix="Use pld or rdp.",
                 )
-            q = event.sampling_probability if isinstance(event, PoissonSampled) else event.sampling_fraction
+            q = sampling_rate(event)
             for order, value in zip(_ORDERS, _one_step(q, multiplier), strict=True):
                 total[order] += count * value
         return total

@@ -6,7 +6,7 @@ import math
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
-from adadp.accounting.dominating import gaussian_multiplier, refuse_adaptive, sensitivity
+from adadp.accounting.dominating import gaussian_multiplier, refuse_adaptive, sampling_rate, sensitivity
 from adadp.errors import UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,
@@ -56,7 +56,7 @@ def rho_of(accountant: str, event: Event) -> float:
         # The exponential mechanism has a bounded range (Cesar and Rogers 2021); pure DP alone gives Bun and Steinke's.
         return event.epsilon**2 / (8 if event.mechanism is SelectionMechanism.EXPONENTIAL else 2)
     if isinstance(event, (PoissonSampled, FixedSizeSampled)):
-        q = event.sampling_probability if isinstance(event, PoissonSampled) else event.sampling_fraction
+        q = sampling_rate(event)
         inner = sum(count * rho_of(accountant, part) for part, count in flatten(event.event).items())
         # Blanking out a record of a fixed-size lot also moves another record's share, so it costs like replacing one.
         fixed_zero_out = isinstance(event, FixedSizeSampled) and event.neighbours is Neighbours.ZERO_OUT and q < 1
