@@ -335,8 +335,8 @@ def markdown(asked: list[Question], facts: dict[str, Any]) -> str:
         "",
         "All programs were asked in turn in one run. The bracket is what a program says about both sides of its",
         "answer; dp-accounting's default has an upper side only, and an RDP figure is a bound, not the exact epsilon.",
-        "prv-accountant is asked for the stated absolute error of epsilon, and for a thousandth of delta; its answer is",
-        "the middle of its bracket. `x adadp` is the CPU time over AdaDP's for the same method: above 1, AdaDP was",
+        "prv-accountant is asked for the stated absolute error of epsilon, and for a thousandth of delta; its answer",
+        "is the middle of its bracket. `x adadp` is the CPU time over AdaDP's for the same method: above 1, AdaDP was",
         f"faster. A program that needed more than {SLOW:g} s was asked once.",
     ]
     for question in asked:

@@ -70,12 +70,18 @@ def makers(draw: st.DrawFn, each: Accountant) -> Maker:
 
 def rates(each: Accountant, sigma: float) -> st.SearchStrategy[float]:
     """The whole range of q, or as much of it as the accountant answers for."""
+    if each.name == "theorem1":  # a tenth of a second for every new pair of q and sigma
+        return st.sampled_from([1e-6, 0.01, 1.0])
     return log_floats(1e-6, 1 / (16.001 * sigma) if each.name == "zcdp-sampled" else 1.0)
+
+
+def sigmas_of(each: Accountant) -> st.SearchStrategy[float]:
+    return st.sampled_from([0.3, 2.0, 200.0]) if each.name == "theorem1" else sigmas
 
 
 @st.composite
 def steps(draw: st.DrawFn, each: Accountant) -> Event:
-    sigma = draw(sigmas)
+    sigma = draw(sigmas_of(each))
     return draw(makers(each))(draw(rates(each, sigma)), sigma)
 
 
@@ -104,7 +110,7 @@ def room(each: Accountant) -> float:
 
 
 @EVERY
-@lawful(12)
+@lawful(10)
 @given(data=st.data(), length=lengths, delta=deltas)
 def test_epsilon_is_finite_and_not_negative(each, data, length, delta):
     answer(each, Repeated(data.draw(steps(each)), length), delta)
@@ -126,14 +132,14 @@ def test_the_corners_of_the_domain(each, q, sigma, length, delta):
 
 
 @EVERY
-@lawful(12)
+@lawful(5)
 @given(data=st.data(), length=lengths, epsilon=epsilons)
 def test_delta_is_a_probability(each, data, length, epsilon):
     delta_answer(each, Repeated(data.draw(steps(each)), length), epsilon)
 
 
 @EVERY
-@lawful(10)
+@lawful(7)
 @given(data=st.data(), lengths=st.tuples(lengths, lengths), delta=deltas)
 def test_more_steps_never_cost_less(each, data, lengths, delta):
     few, many = sorted(lengths)
@@ -143,19 +149,20 @@ def test_more_steps_never_cost_less(each, data, lengths, delta):
 
 
 @EVERY
-@lawful(10)
-@given(data=st.data(), sigmas=st.tuples(sigmas, sigmas), length=lengths, delta=deltas)
-def test_more_noise_never_costs_more(each, data, sigmas, length, delta):
-    less, more = sorted(sigmas)
+@lawful(7)
+@given(data=st.data(), length=lengths, delta=deltas)
+def test_more_noise_never_costs_more(each, data, length, delta):
+    less, more = sorted(data.draw(st.tuples(sigmas_of(each), sigmas_of(each))))
     make, q = data.draw(makers(each)), data.draw(rates(each, more))
     with_less, with_more = (answer(each, Repeated(make(q, sigma), length), delta) for sigma in (less, more))
     assert with_more.epsilon_low <= with_less.epsilon_high
 
 
 @EVERY
-@lawful(10)
-@given(data=st.data(), sigma=sigmas, length=lengths, delta=deltas)
-def test_a_higher_rate_never_costs_less(each, data, sigma, length, delta):
+@lawful(7)
+@given(data=st.data(), length=lengths, delta=deltas)
+def test_a_higher_rate_never_costs_less(each, data, length, delta):
+    sigma = data.draw(sigmas_of(each))
     low, high = sorted(data.draw(st.tuples(rates(each, sigma), rates(each, sigma))))
     make = data.draw(makers(each))
     # Fixed-size zero-out at q = 1 is the plain release with sensitivity 1; below 1 it is covered by replace-one.
@@ -165,7 +172,7 @@ def test_a_higher_rate_never_costs_less(each, data, sigma, length, delta):
 
 
 @EVERY
-@lawful(10)
+@lawful(7)
 @given(data=st.data(), length=lengths, deltas=st.tuples(deltas, deltas))
 def test_a_smaller_delta_never_costs_less(each, data, length, deltas):
     run = Repeated(data.draw(steps(each)), length)
@@ -174,7 +181,7 @@ def test_a_smaller_delta_never_costs_less(each, data, length, deltas):
 
 
 @EVERY
-@lawful(10)
+@lawful(4)
 @given(data=st.data(), length=lengths, epsilons=st.tuples(epsilons, epsilons))
 def test_delta_falls_with_epsilon(each, data, length, epsilons):
     run = Repeated(data.draw(steps(each)), length)
@@ -183,7 +190,7 @@ def test_delta_falls_with_epsilon(each, data, length, epsilons):
 
 
 @EVERY
-@lawful(8)
+@lawful(5)
 @given(data=st.data(), count=st.integers(1, 12), outer=st.integers(1, 1000), delta=deltas)
 def test_a_repetition_is_the_composition_of_its_copies(each, data, count, outer, delta):
     step = data.draw(steps(each))
@@ -193,7 +200,7 @@ def test_a_repetition_is_the_composition_of_its_copies(each, data, count, outer,
 
 
 @EVERY
-@lawful(8)
+@lawful(5)
 @given(data=st.data(), delta=deltas)
 def test_the_order_of_releases_does_not_matter(each, data, delta):
     make = data.draw(makers(each))
@@ -207,7 +214,7 @@ def test_the_order_of_releases_does_not_matter(each, data, delta):
 
 
 @EVERY
-@lawful(8)
+@lawful(5)
 @given(data=st.data(), length=lengths, delta=deltas)
 def test_a_serialised_event_costs_the_same(each, data, length, delta):
     step = data.draw(steps(each))
@@ -217,7 +224,7 @@ def test_a_serialised_event_costs_the_same(each, data, length, delta):
 
 
 @EVERY
-@lawful(10)
+@lawful(5)
 @given(data=st.data(), length=lengths, delta=deltas)
 def test_delta_of_epsilon_of_delta_is_on_the_safe_side(each, data, length, delta):
     """Above the epsilon that is certified for delta the true delta is at most that, below the bracket at least."""
@@ -286,7 +293,7 @@ def odd_events(draw: st.DrawFn) -> Event:
         if kind == 1:
             mechanism = draw(st.sampled_from(SelectionMechanism))
             return Selection(draw(st.sampled_from([0.0, 1e-6, 0.5, 1000.0])), mechanism, near)
-        return GaussianRelease(draw(st.sampled_from([0.0, 1e-3, 0.3, 7.0, 1e6])), near)
+        return GaussianRelease(draw(st.sampled_from([0.0, 0.3, 7.0, 1e6])), near)
 
     def held() -> Event:
         return compose(*(Repeated(leaf(), draw(st.integers(1, 3))) for _ in range(draw(st.integers(1, 2)))))
