@@ -135,15 +135,15 @@ def test_the_split_depends_on_how_many_orders_there_are():
 
 def test_a_run_may_go_on_while_one_order_has_room():
     """Much noise is cheapest at a high order, little noise at a low one: the run is within the budget of one."""
-    rule = RdpFilter(epsilon=3.0, delta=1e-5, orders=(4.0, 60.0))
-    rule.commit(GaussianRelease(0.9))  # the high order is overdrawn at once
+    rule = RdpFilter(epsilon=5.0, delta=1e-5, orders=(4.0, 60.0))
+    rule.commit(GaussianRelease(2.0))  # the high order is overdrawn at once
     rule.admit(GaussianRelease(50.0))
     assert 0 < rule.used < 1
 
 
 def test_an_rdp_filter_says_what_it_is():
-    rule = RdpFilter(epsilon=2.0, delta=1e-5, orders=(3, 5))
-    assert rule.describe() == {"rule": "rdp-filter", "epsilon": 2.0, "delta": 1e-5, "orders": [3.0, 5.0]}
+    rule = RdpFilter(epsilon=2.0, delta=1e-5, orders=(3, 9))
+    assert rule.describe() == {"rule": "rdp-filter", "epsilon": 2.0, "delta": 1e-5, "orders": [3.0, 9.0]}
 
 
 @pytest.mark.parametrize("orders", [(), (1.0,), (0.5, 3.0), (-2.0,)])
@@ -228,19 +228,18 @@ def test_what_was_overdrawn_from_outside_shows_and_nothing_more_is_admitted(make
 # --- An adversary who picks sigma from the releases, and the hockey stick of what comes out ---
 
 
-class HalfCharging(ZcdpFilter):
+class HalfTheNoise(ZcdpFilter):
+    """A broken twin: the noise is half of what it takes it for, so it charges a quarter."""
+
+    def _costs(self, counts):
+        return {rho / 4: count for rho, count in super()._costs(counts).items()}
+
+
+class HalfCharging(RdpFilter):
     """A broken twin: it charges half of every release."""
 
     def _costs(self, counts):
-        return {rho / 2: count for rho, count in super()._costs(counts).items()}
-
-
-class ForgetfulSplit(RdpFilter):
-    """A broken twin: every order has all of delta, and much more."""
-
-    def __init__(self, **given):
-        super().__init__(**given)
-        self._budget = [3 * budget + 5 for budget in self._budget]
+        return [cost / 2 for cost in super()._costs(counts)]
 
 
 def adversary(rule, random: np.random.Generator) -> float:
@@ -251,7 +250,7 @@ def adversary(rule, random: np.random.Generator) -> float:
     """
     loss = 0.0
     while True:
-        for sigma in (1.0, 2.0, 4.0, 8.0) if loss > 0.5 else (8.0,):
+        for sigma in (1.0, 2.0, 4.0) if loss > 0.5 else (4.0,):
             event = AdaptivelyChosen(GaussianRelease(sigma))
             try:
                 rule.admit(event)
@@ -264,7 +263,7 @@ def adversary(rule, random: np.random.Generator) -> float:
             return loss
 
 
-def realised_delta(make, epsilon: float, runs: int = 3000) -> tuple[float, float]:
+def realised_delta(make, epsilon: float, runs: int = 2000) -> tuple[float, float]:
     """E[(1 - e^(epsilon - L))+] of the whole adaptive run, and its standard error."""
     random = np.random.default_rng(7)
     values = np.array([max(0.0, -math.expm1(epsilon - adversary(make(), random))) for _ in range(runs)])
@@ -276,7 +275,7 @@ DELTA = 0.02
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: ZcdpFilter(epsilon=1.5, delta=DELTA), lambda: RdpFilter(epsilon=1.5, delta=DELTA, orders=(3.0, 5.0))],
+    [lambda: ZcdpFilter(epsilon=1.5, delta=DELTA), lambda: RdpFilter(epsilon=1.5, delta=DELTA, orders=(4.0,))],
     ids=["zcdp", "rdp"],
 )
 def test_an_adaptive_adversary_stays_within_the_budget(make):
@@ -287,8 +286,8 @@ def test_an_adaptive_adversary_stays_within_the_budget(make):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: HalfCharging(epsilon=1.5, delta=DELTA),
-        lambda: ForgetfulSplit(epsilon=1.5, delta=DELTA, orders=(3.0, 5.0)),
+        lambda: HalfTheNoise(epsilon=1.5, delta=DELTA),
+        lambda: HalfCharging(epsilon=1.5, delta=DELTA, orders=(4.0,)),
     ],
     ids=["zcdp", "rdp"],
 )

@@ -12,12 +12,13 @@ a non-uniform FFT, and if that is not enough the curve is blurred: averaged over
 smooth weight whose transform decays by itself. Since delta falls with epsilon, the blurred value at epsilon + a is
 below delta(epsilon) and that at epsilon - a above it.
 
-Three errors, each bounded:
+Three errors:
 
 * The trapezoidal rule with spacing tau = 2 pi / Lambda. By Poisson summation it returns the sum over all integers k of
   delta(epsilon + k Lambda) e^(k theta Lambda): never too small, and Chernoff's inequality bounds the surplus.
 * The cut at height t_max. If L has density at least c on an interval of width w then
-  |E e^(itL)| <= 1 - c w (1 - |sin(tw/2) / (tw/2)|): with the intervals of the quadrature this bounds everything beyond.
+  |E e^(itL)| <= 1 - c w (1 - |sin(tw/2) / (tw/2)|): with the intervals of the quadrature this bounds everything beyond
+  (c is the density at their ends, less a margin of 5 %).
 * The quadrature for K itself, compared with its own half: a geometrically convergent rule whose half agrees to e is
   itself right to about e^2. The bracket uses 1e-3 e.
 """
@@ -141,10 +142,13 @@ def contour_curve(composition: Composition, theta: float, epsilon: float, delta:
     heights = tau * np.arange(steps + 1, dtype=np.float64)
     exponent, roughness = _log_transform(composition, theta, heights)
     s = theta + 1j * heights
-    kernel = np.asarray(np.exp(exponent - value) / (s * (s + 1)) * _blur_factor(heights, theta, blur))
-    kernel[0] *= 0.5
+    weight = _blur_factor(heights, theta, blur) / (s * (s + 1))
+    weight[0] *= 0.5
+    slack = float(np.abs(weight).sum()) * tau / math.pi * roughness
+    # The atoms at loss 0 multiply to a point mass at 0, which adds nothing to delta(epsilon >= 0). _cut_bound leaves it
+    # out of the tail, so it is left out of the sum too. Below 0, where the blur may reach, it is 1 - e^epsilon of it.
+    kernel = np.asarray((np.exp(exponent - value) - composition.at_zero * math.exp(-value)) * weight)
     size = np.abs(kernel) * tau / math.pi
-    slack = float(size.sum()) * roughness
     # The bound on the cut is often far above what there is: leave out the end that adds nothing.
     after = np.cumsum(size[::-1])[::-1]
     kept = int(np.count_nonzero(after > 0.01 * max(cut, wanted)))
@@ -168,7 +172,8 @@ def contour_curve(composition: Composition, theta: float, epsilon: float, delta:
         if at - blur < low:
             return 1.0
         body, scale = integral(at - blur)
-        return min(1.0, max(0.0, body + scale * (cut + slack) + composition.cut_off))
+        reached = -composition.at_zero * math.expm1(min(at - 2 * blur, 0.0))
+        return min(1.0, max(0.0, body + scale * (cut + slack + aliased) + composition.cut_off + reached))
 
     return Curve(lower, upper)
 
@@ -192,7 +197,7 @@ def direct_curve(composition: Composition) -> Curve | None:
     """Bounds on delta where E[(1 - e^(epsilon - L))+] can be summed as it stands; None where it cannot.
 
     Gaussian releases alone have a closed form, and finitely many losses are added up. For a single smooth release the
-    kink at L = epsilon leaves the quadrature, on many nodes, an error of second order, measured against its own half.
+    kink at L = epsilon leaves the quadrature, on many nodes, an error of second order, which is bounded.
     """
     if not composition.families:
         mu = math.sqrt(composition.precision)
@@ -207,10 +212,13 @@ def direct_curve(composition: Composition) -> Curve | None:
     nodes = family.nodes(0.0, 0.0, least=_SINGLE_POINTS)
     mass, loss = np.exp(nodes.log_mass), nodes.loss
 
+    kinks = mass * nodes.width / 10
+
     def value_and_error(epsilon: float) -> tuple[float, float]:
-        terms = mass * -np.expm1(np.minimum(epsilon - loss, 0.0))
-        value = float(terms.sum())
-        return value, abs(2 * float(_half(terms[:, :, None], nodes.parts)[0, 0].real) - value) + 1e-14 * value
+        value = float(np.sum(mass * -np.expm1(np.minimum(epsilon - loss, 0.0))))
+        # A kink of slope J costs the trapezoidal rule at most h^2 J / 12, and here h^2 J is a node's mass times width.
+        near = np.where(np.abs(loss - epsilon) <= 2 * nodes.width, kinks, 0.0)
+        return value, sum(float(near[:, part].max()) for part in nodes.parts) + 1e-13 * value
 
     def lower(epsilon: float) -> float:
         value, error = value_and_error(epsilon)
@@ -299,8 +307,7 @@ def _cut_bound(composition: Composition, base: list[Nodes], theta: float, t_max:
         with np.errstate(divide="ignore"):
             log_factor += float(family.counts @ np.log(smooth))
             log_atoms += float(family.counts @ np.log(atom))
-    # The product of the atoms at loss 0 is a point mass at 0, which adds nothing to delta(epsilon > 0) and whose share
-    # of the integral vanishes exactly; only the difference from it is cut off.
+    # The point mass that the atoms at loss 0 make was taken out of the integrand, so only the rest is cut off.
     beyond = math.exp(log_factor) - (math.exp(log_atoms) if log_atoms > -700 else 0.0)
     blurred = min(1.0, _SPLINE / (t_max * blur)) ** _SPLINE if blur > 0 else 1.0
     return max(beyond, 0.0) * blurred / (math.pi * t_max)

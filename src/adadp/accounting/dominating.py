@@ -219,7 +219,7 @@ def _grouped(rows: list[tuple[float, float, float]], below: bool) -> list[tuple[
     """
     grouped: dict[tuple[float, int], tuple[float, float]] = {}
     least = min(mu for _, mu, _ in rows)
-    ratio = math.log(max(mu for _, mu, _ in rows) / least) / _MOST_DISTINCT
+    ratio = math.log(max(mu for _, mu, _ in rows) / least) / _MOST_DISTINCT or 1.0
     for q, mu, count in rows:
         key = (q, min(int(math.log(mu / least) / ratio), _MOST_DISTINCT - 1))
         chosen, total = grouped.get(key, (mu, 0.0))

@@ -334,6 +334,14 @@ class Composition:
         return float(sum(family.counts.sum() for family in self.families)) + (self.precision > 0)
 
     @property
+    def at_zero(self) -> float:
+        """Probability that every loss is exactly 0."""
+        if self.precision > 0:
+            return 0.0
+        with np.errstate(divide="ignore"):
+            return math.exp(sum(float(family.counts @ np.log(family.atom)) for family in self.families))
+
+    @property
     def cut_off(self) -> float:
         """Bound on the probability that any outcome lies beyond the cap, where the tapered density has let it go."""
         return 2 * self.releases * float(ndtr(-self.cap / math.hypot(1, _TAPER)))

@@ -3,8 +3,7 @@
 The moment of order theta = alpha - 1 of a composition is K(theta) = log E_P[e^(theta L)] = (alpha - 1) RDP(alpha), the
 larger of the two orders of the data sets. It is computed by quadrature at any real order (``losses``), which for the
 Poisson-sampled Gaussian is the exact value (Mironov, Talwar, Zhang, "Renyi differential privacy of the sampled Gaussian
-mechanism", 2019), and for fixed-size lots that of the dominating pair, at most the bound of Wang, Balle and
-Kasiviswanathan 2019.
+mechanism", 2019), and for fixed-size lots that of the dominating pair.
 """
 
 from __future__ import annotations

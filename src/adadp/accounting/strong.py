@@ -30,8 +30,9 @@ class StrongComposition(Accountant):
     A step with sigma = sqrt(2 ln(1.25/delta_0)) / epsilon_0 is (epsilon_0, delta_0)-DP. That classic rule is proved for
     epsilon_0 <= 1 only, so delta_0 is raised to the exact Gaussian value wherever the rule falls short. Sampling a
     fraction q makes it (ln(1 + q (e^epsilon_0 - 1)), q delta_0); T steps are, for any delta', within
-    (sqrt(2 ln(1/delta') sum e_i^2) + sum e_i (e^e_i - 1), sum d_i + delta') (Dwork, Rothblum, Vadhan 2010). delta_0 is
-    the same for all steps and chosen, with delta', for the smallest epsilon.
+    (sqrt(2 ln(1/delta') sum e_i^2) + sum e_i (e^e_i - 1), sum d_i + delta') (Dwork, Rothblum, Vadhan 2010), or within
+    the plain sums where those are smaller. delta_0 is the same for all steps and chosen, with delta', for the smallest
+    epsilon.
     """
 
     name = "strong"
@@ -71,7 +72,7 @@ class StrongComposition(Accountant):
 
     def _compose(self, steps: list[tuple[float, float, float, int]], delta: float, log_delta0: float) -> float:
         """The epsilon of the whole at ``delta`` when every Gaussian step is taken at delta_0."""
-        squares = linear = spent = 0.0
+        squares = linear = basic = spent = 0.0
         log_delta0 = min(log_delta0, 0.0)
         for q, mu, pure, count in steps:
             epsilon, delta0 = pure, 0.0
@@ -81,11 +82,12 @@ class StrongComposition(Accountant):
             amplified = self._amplify(q, epsilon) if q > 0 else 0.0
             squares += count * amplified**2
             linear += count * amplified * math.expm1(min(amplified, 700.0))
+            basic += count * amplified
             spent += count * q * delta0
         rest = delta - spent
         if rest <= 0:
-            return math.inf
-        return math.sqrt(2 * math.log(1 / rest) * squares) + linear
+            return basic if rest == 0 else math.inf
+        return min(math.sqrt(2 * math.log(1 / rest) * squares) + linear, basic)
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
         steps = self._steps(counts)
