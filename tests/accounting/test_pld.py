@@ -566,3 +566,29 @@ def test_releases_on_one_lot_are_one_gaussian_of_their_joint_precision():
     )
     apart = Composed((Repeated(PoissonSampled(0.1, GaussianRelease(3.0)), 50), poisson(0.1, 4.0, 50)))
     assert PLD.epsilon(Repeated(two, 50), 1e-5).epsilon_low > PLD.epsilon(apart, 1e-5).epsilon_high
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "epsilon"),
+    [(0.03476, 0.4661, 0.00567), (0.001678, 0.263, 0.00351), (0.09507, 0.5968, 0.008), (0.1, 0.3, 0.001), (0.01, 1, 2)],
+)
+def test_two_fixed_size_lots_contain_the_truth(q, sigma, epsilon):
+    """A regression: the point mass at loss 0 was left out of the bound on the cut but not out of the sum."""
+    mu = 2 / sigma
+    edges = np.linspace(0, mu * mu / 2 + 9.5 * mu, 400_001)
+    y = (edges[1:] + edges[:-1]) / 2
+    density = np.exp(-((y + mu * mu / 2) ** 2) / (2 * mu * mu)) / (mu * math.sqrt(2 * math.pi)) * (edges[1] - edges[0])
+    log_w = np.log1p(q * np.expm1(y))
+    mass = np.concatenate([density * np.exp(log_w), density])
+    mass = np.append(mass, 1 - mass.sum())
+    loss = np.append(np.concatenate([log_w, -log_w]), 0.0)
+    order = np.argsort(loss)
+    mass, loss = mass[order], loss[order]
+    tail = np.append(np.cumsum(mass[::-1])[::-1], 0.0)
+    other_tail = np.append(np.cumsum((mass * np.exp(-loss))[::-1])[::-1], 0.0)
+    at = np.searchsorted(loss, epsilon - loss, side="right")
+    truth = float(mass @ (tail[at] - np.exp(epsilon - loss) * other_tail[at]))
+    run = Repeated(FixedSizeSampled(q, GaussianRelease(sigma, Neighbours.REPLACE_ONE)), 2)
+    found = accountant("pld").delta(run, epsilon)
+    assert found.delta_low <= truth * (1 + 1e-6)
+    assert truth * (1 - 1e-6) <= found.delta_high
