@@ -292,7 +292,7 @@ def odd_events(draw: st.DrawFn) -> Event:
             return ZcdpCost(draw(st.sampled_from([0.0, 1e-9, 0.1, 1e6])), near)
         if kind == 1:
             mechanism = draw(st.sampled_from(SelectionMechanism))
-            return Selection(draw(st.sampled_from([0.0, 1e-6, 0.5, 1000.0])), mechanism, near)
+            return Selection(draw(st.sampled_from([0.0, 1e-6, 0.5, 100.0])), mechanism, near)
         return GaussianRelease(draw(st.sampled_from([0.0, 0.3, 7.0, 1e6])), near)
 
     def held() -> Event:
