@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadp.accounting import RunShape, accountant, longest, longest_within_rho, most_repetitions, smallest_noise
+from adadp.accounting import (
+    Accountant,
+    RunShape,
+    Status,
+    accountant,
+    longest,
+    longest_within_rho,
+    most_repetitions,
+    smallest_noise,
+)
+from adadp.accounting.base import Bracket
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import Event, GaussianRelease, Neighbours, PoissonSampled, Repeated, Selection, ZcdpCost
 from adadp.schedules import ExponentialDecay, PolynomialDecay
@@ -101,6 +111,38 @@ def test_noise_above_and_below_where_the_search_starts():
     assert little.value < 0.02
     assert much.answer.epsilon <= 1e-3
     assert little.answer.epsilon <= 1e4
+
+
+class Stairs(Accountant):
+    """An epsilon that falls in steps, rounded up, as the safe ends of brackets may."""
+
+    name = "stairs"
+    status = Status.PROVED
+
+    def __init__(self, height: float) -> None:
+        self.height = height
+
+    def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
+        (release,) = counts
+        steps = math.ceil(1 / (release.noise_multiplier * self.height)) * self.height
+        return Bracket(steps, steps)
+
+    def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("height", [1e-8, 3e-8, 1e-7, 1e-3, 0.3, 1.7])
+@pytest.mark.parametrize("epsilon", [0.31, 2.0, 5.3, 17.77])
+def test_the_safe_side_of_an_answer_that_jumps(height, epsilon):
+    each = Stairs(height)
+    if math.ceil(1 / (1e6 * height)) * height > epsilon:
+        with pytest.raises(UnreachableTarget):
+            smallest_noise(GaussianRelease, epsilon=epsilon, delta=1e-5, accountant=each)
+        return
+    found = smallest_noise(GaussianRelease, epsilon=epsilon, delta=1e-5, accountant=each)
+    assert found.answer.epsilon <= epsilon
+    assert each.epsilon(GaussianRelease(found.value), 1e-5).epsilon <= epsilon
+    assert each.epsilon(GaussianRelease(found.value * (1 - 2e-7)), 1e-5).epsilon > epsilon - height
 
 
 @pytest.mark.parametrize("each", [PLD, RDP, ZCDP], ids=lambda each: each.name)

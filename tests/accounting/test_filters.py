@@ -197,6 +197,14 @@ def test_marks_of_adaptive_choice_are_opened(make):
 
 
 @BOTH
+def test_what_releases_nothing_costs_nothing(make):
+    rule = make()
+    rule.admit(PoissonSampled(0.0, GaussianRelease(1.0)))
+    rule.commit(PoissonSampled(0.0, GaussianRelease(1.0)), 1000)
+    assert rule.used == pytest.approx(0, abs=1e-9)  # log moments are rounded up
+
+
+@BOTH
 def test_a_release_without_noise_never_passes(make):
     with pytest.raises(BudgetExceeded):
         make().admit(AdaptivelyChosen(GaussianRelease(0.0)))

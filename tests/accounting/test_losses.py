@@ -20,6 +20,7 @@ from adadp.accounting.losses import (
     PoissonReplace,
     cap_for,
 )
+from adadp.accounting.pld import _crossing
 
 ROWS = [(1e-6, 0.3), (0.01, 1.0), (0.3, 2.0), (0.9, 0.5), (0.5, 200.0)]
 
@@ -62,7 +63,7 @@ def log_moment(kind, q: float, mu: float, theta: float) -> float:
 def test_log_moments_against_mpmath(kind, q, sigma, theta):
     found = Composition(0.0, (family(kind, q, 1 / sigma),)).cumulants(theta)
     # A logarithm of 1 + something tiny: right to the rounding of a sum of some hundred terms around 1.
-    assert found[0] == pytest.approx(log_moment(kind, q, 1 / sigma, theta), rel=1e-9, abs=2e-14)
+    assert found[0] == pytest.approx(log_moment(kind, q, 1 / sigma, theta), rel=1e-9, abs=1e-13)
 
 
 @pytest.mark.parametrize("kind", [PoissonRemove, PoissonAdd, PoissonReplace, FixedSizeReplace])
@@ -206,6 +207,9 @@ def test_the_curve_is_true_far_from_where_it_is_tight():
         assert low <= tight[1]
         assert tight[0] <= high
     assert curve.bounds(1e6)[0] == 0.0
+    far = Composition(400.0, ())
+    curve = contour_curve(far, saddle_point(far, epsilon=300.0), 300.0, 1e-6)
+    assert curve.bounds(0.0)[1] == 1.0
 
 
 def test_the_saddle_point_answers_both_questions_alike():
@@ -213,6 +217,19 @@ def test_the_saddle_point_answers_both_questions_alike():
     theta = saddle_point(composition, log_delta=math.log(1e-5))
     _, first, _ = composition.cumulants(theta)
     assert saddle_point(composition, epsilon=first - 1 / theta - 1 / (theta + 1)) == pytest.approx(theta, rel=0.05)
+
+
+def test_the_crossing_of_a_rough_bound_has_its_ends_on_their_sides():
+    """Rounding makes bounds rough; the interval that is returned still has its left end above and its right not."""
+
+    def bound(epsilon: float) -> float:
+        return math.exp(-epsilon) * (1 + 1e-7 * math.sin(1e8 * epsilon))
+
+    for delta in [0.9 * 0.8**k for k in range(40)]:
+        low, high = _crossing(bound, delta, near=1.0, scale=1.0)
+        assert bound(low) > delta >= bound(high)
+        assert high - low < 1e-6
+    assert _crossing(lambda epsilon: 0.01 / (1 + epsilon), 0.5, near=3.0, scale=1.0) == (0.0, 0.0)
 
 
 def test_only_what_can_be_summed_has_a_direct_curve():

@@ -16,7 +16,9 @@ from scipy.special import ndtr
 
 from adadp.accounting import accountant
 from adadp.accounting.contour import direct_curve
-from adadp.accounting.dominating import compositions
+from adadp.accounting.dominating import compositions, gaussian_multiplier
+from adadp.accounting.losses import Composition, FixedSizeReplace, PoissonRemove, PoissonReplace
+from adadp.accounting.pld import _epsilon_bracket
 from adadp.events import (
     Composed,
     Event,
@@ -595,3 +597,53 @@ def test_two_fixed_size_lots_contain_the_truth(q, sigma, epsilon):
     found = accountant("pld").delta(run, epsilon)
     assert found.delta_low <= truth * (1 + 1e-6)
     assert truth * (1 - 1e-6) <= found.delta_high
+
+
+def test_releases_on_one_lot_without_noise_have_no_noise_together():
+    assert gaussian_multiplier(Composed((GaussianRelease(2.0), GaussianRelease(0.0)))) == 0.0
+
+
+# --- Where not every loss is integrated: bounds from both sides ---
+
+
+@pytest.mark.parametrize("near", [ADD, REPLACE])
+@pytest.mark.parametrize("kind", [PoissonSampled, FixedSizeSampled])
+def test_a_multiplier_for_every_step_is_grouped_safely(kind, near):
+    """More levels than are integrated one by one: the bracket holds the figure of all of them in one array."""
+    if kind is FixedSizeSampled and near is ADD:
+        pytest.skip("fixed-size lots have no add-remove neighbours")
+    sigmas = [4.0 * 0.998**k for k in range(300)]
+    event = Composed(tuple(kind(0.05, GaussianRelease(sigma, near)) for sigma in sigmas))
+    families = {
+        (PoissonSampled, ADD): (PoissonRemove, 1.0),
+        (PoissonSampled, REPLACE): (PoissonReplace, 1.0),
+        (FixedSizeSampled, REPLACE): (FixedSizeReplace, 2.0),
+    }
+    family, distance = families[kind, near]
+    mu = distance / np.array(sigmas)
+    whole = Composition(0.0, (family(np.full(300, 0.05), mu, np.ones(300), 12.0),), 12.0)
+    exact = _epsilon_bracket(whole, 1e-5)
+    found = PLD.epsilon(event, 1e-5)
+    assert found.epsilon_low <= exact[0]
+    assert exact[1] <= found.epsilon_high * (1 + 1e-4)
+    assert found.epsilon_high - found.epsilon_low <= 0.02 * found.epsilon_high
+    at = PLD.delta(event, exact[1])
+    assert at.delta_low <= 1e-5 <= at.delta_high * (1 + 1e-2)
+
+
+def test_next_to_no_noise_is_taken_as_unsampled():
+    """sigma = .01: an upper bound by the release without sampling, and a lower bound by leaving it out."""
+    rest = poisson(0.1, 2.0, 10, ZERO)
+    tiny = GaussianRelease(0.01, ZERO)
+    pick = Selection(0.5, NOISY, ZERO)
+    for sampled, plain in (
+        (PoissonSampled(0.1, tiny), tiny),
+        (PoissonSampled(0.1, Composed((tiny, pick))), Composed((tiny, pick))),
+        (FixedSizeSampled(0.1, tiny), GaussianRelease(0.005, ZERO)),
+    ):
+        found = PLD.epsilon(Composed((rest, sampled)), 1e-5)
+        assert found.epsilon_high == pytest.approx(PLD.epsilon(Composed((rest, plain)), 1e-5).epsilon_high, rel=1e-3)
+        assert found.epsilon_low <= PLD.epsilon(rest, 1e-5).epsilon_high
+        at = PLD.delta(Composed((rest, sampled)), 1.0)
+        assert at.delta_low <= at.delta_high
+        assert at.delta_high >= PLD.delta(rest, 1.0).delta_low
