@@ -15,7 +15,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy.special import ndtr
 
 from adadp.accounting import accountant
-from adadp.accounting.contour import direct_curve
+from adadp.accounting.contour import contour_curve, direct_curve, saddle_point
 from adadp.accounting.dominating import compositions, gaussian_multiplier
 from adadp.accounting.losses import Composition, FixedSizeReplace, PoissonRemove, PoissonReplace
 from adadp.accounting.pld import _epsilon_bracket
@@ -373,6 +373,29 @@ def test_rare_samples_leave_a_bracket_that_is_narrow_in_absolute_terms(steps, wi
     found = PLD.epsilon(poisson(1e-6, 1.0, steps), 1e-12)
     assert 0 < found.epsilon_low <= found.epsilon_high
     assert found.epsilon_high - found.epsilon_low <= width
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps", "epsilon"),
+    [(1e-6, 1.0, 2, 1e-5), (1e-6, 1.0, 2, 1e-4), (1e-6, 0.3, 3, 0.1), (1e-6, 0.3, 3, 5.0)],
+)
+def test_rare_samples_are_bracketed_if_not_always_narrowly(q, sigma, steps, epsilon):
+    fold = two_fold if steps == 2 else three_fold
+    exact = max(fold(kind, q, 1 / sigma, epsilon) for kind in ("remove", "add"))
+    found = PLD.delta(poisson(q, sigma, steps), epsilon)
+    assert found.delta_low <= exact <= found.delta_high
+
+
+@pytest.mark.parametrize("points", [64, 96, 128, 200, 300])
+def test_a_coarse_quadrature_widens_the_bracket(points, monkeypatch):
+    """With few nodes the transform is wrong at great heights; what is added for that keeps the bracket true."""
+    q, mu, epsilon = 0.3, 1.5, 1.0
+    exact = two_fold("remove", q, mu, epsilon)
+    monkeypatch.setattr("adadp.accounting.contour._MOST_POINTS", points)
+    composition = Composition(0.0, (PoissonRemove(np.array([q]), np.array([mu]), np.array([2.0])),))
+    low, high = contour_curve(composition, saddle_point(composition, epsilon=epsilon), epsilon, exact).bounds(epsilon)
+    assert low <= exact <= high
+    assert high - low < 0.01 * exact
 
 
 # --- No other configuration of records beats the claimed worst case ---

@@ -20,8 +20,8 @@ Three errors:
   |E e^(itL)| <= 1 - c w (1 - |sin(tw/2) / (tw/2)|): with the intervals of the quadrature this bounds everything beyond
   (c is the density at their ends, less a margin of 5 %).
 * The quadrature for K itself, compared with its own half at no and at half the highest frequency: a geometrically
-  convergent rule of twice the resolution is right to about the square of what its half is off by. Of that difference e
-  the bracket allows 1e-3 e.
+  convergent rule of twice the resolution is right to about the square of what its half is off by. For a half off by e
+  the bracket allows the smaller of 1e-3 e and 1e3 e^2.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def log_chernoff(composition: Composition, theta: float, epsilon: float) -> floa
 def _window(composition: Composition, theta: float) -> tuple[float, float]:
     """Losses between which all but e^-40 of the mass tilted by e^(theta L) lies, by Chernoff's inequality."""
     value, first, second = composition.cumulants(theta)
-    spread = math.sqrt(second)
+    spread = max(math.sqrt(second), 1e-9 * abs(first))  # a tilt to the very end of a bounded loss leaves no spread
     low, high = -math.inf, math.inf
     for widths in (0.01, 0.04, 0.12, 0.3, 0.7, 1.5, 3.0, 6.0, 16.0):
         shift = widths / spread
@@ -288,7 +288,7 @@ def _log_transform(composition: Composition, theta: float, heights: Array) -> tu
             tried = heights[[0, len(heights) // 2]]
             ends = np.exp(1j * nodes.loss[chunk, :, None] * tried) * weights[chunk, :, None]
             worst = np.abs(2 * _half(ends, nodes.parts) - ends.sum(axis=1)).max(axis=1) / sums[:, 0].real
-            error += float(family.counts[chunk] @ (1e-3 * worst + 2e-14))
+            error += float(family.counts[chunk] @ (np.minimum(1e-3 * worst, 1e3 * worst**2) + 2e-14))
     return total, error
 
 

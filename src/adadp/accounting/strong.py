@@ -70,8 +70,10 @@ class StrongComposition(Accountant):
             raise UnsupportedEvent(f"{self.name} cannot account for {describe(event)}: {reason}.", fix="Use rdp.")
         return q, factor / multiplier, 0.0
 
-    def _compose(self, steps: list[tuple[float, float, float, int]], delta: float, log_delta0: float) -> float:
-        """The epsilon of the whole at ``delta`` when every Gaussian step is taken at delta_0."""
+    def _compose(
+        self, steps: list[tuple[float, float, float, int]], delta: float, log_delta0: float
+    ) -> tuple[float, float]:
+        """The epsilon at ``delta``, by the theorem and plainly added, when every Gaussian step is taken at delta_0."""
         squares = linear = basic = spent = 0.0
         log_delta0 = min(log_delta0, 0.0)
         for q, mu, pure, count in steps:
@@ -86,19 +88,27 @@ class StrongComposition(Accountant):
             spent += count * q * delta0
         rest = delta - spent
         if rest <= 0:
-            return basic if rest == 0 else math.inf
-        return min(math.sqrt(2 * math.log(1 / rest) * squares) + linear, basic)
+            return math.inf, math.inf
+        return math.sqrt(2 * math.log(1 / rest) * squares) + linear, basic
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
         steps = self._steps(counts)
         weight = sum(count * q for q, mu, _, count in steps if mu > 0)
         if weight == 0:
-            value = min(self._compose(steps, delta, -math.inf), sum(pure * count for _, _, pure, count in steps))
+            value = min(self._compose(steps, delta, -math.inf))
             return Bracket(value, value, self.note)
-        # delta_0 * weight is the share of delta the steps take: from almost all of it down to 1e-30 of it.
-        shares = [math.exp(-0.25 * k) for k in range(280)]
-        value, share = _best_share(lambda share: self._compose(steps, delta, math.log(share * delta / weight)), shares)
-        return Bracket(value, value, self.note or f"delta_0 = {share * delta / weight:.3g} a step")
+        # delta_0 * weight is the share of delta the steps take: from all but nothing of it down to 1e-30 of it.
+        shares = [math.exp(-0.25 * k) for k in range(280, 0, -1)] + [1 - 1e-3, 1 - 1e-12]
+        log_each = math.log(delta) - math.log(weight)
+
+        def composed(share: float) -> float:
+            return self._compose(steps, delta, math.log(share) + log_each)[0]
+
+        def added(share: float) -> float:
+            return self._compose(steps, delta, math.log(share) + log_each)[1]
+
+        value, share = min(_best_share(composed, shares), _best_share(added, shares))
+        return Bracket(value, value, self.note or f"delta_0 = {share * math.exp(log_each):.3g} a step")
 
     def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
         """As epsilon falls with delta: bisect for the delta at which it is met, and take the safe end."""
@@ -115,7 +125,7 @@ class StrongComposition(Accountant):
 
 
 def _best_share(value: Callable[[float], float], shares: list[float]) -> tuple[float, float]:
-    finite = [share for share in reversed(shares) if math.isfinite(value(share))]
+    finite = [share for share in shares if math.isfinite(value(share))]
     return minimise(value, finite) if finite else (math.inf, shares[0])
 
 
