@@ -74,14 +74,10 @@ def smallest_noise(
         # log epsilon is close to linear in log x; an epsilon of 0 or infinity is only ever a far end.
         return math.log(min(max(found[x].epsilon, 1e-6 * epsilon), 1e9 * epsilon)) - math.log(epsilon)
 
-    root = math.exp(brentq(gap, math.log(low), math.log(high), xtol=_PRECISION / 4))
-    safe = min(x for x, each in found.items() if each.epsilon <= epsilon)
-    while root < safe:
-        result = answer(root)
-        if result.epsilon <= epsilon:
-            return Calibration(root, result)
-        root *= 1 + _PRECISION / 4
-    return Calibration(safe, found[safe])
+    x = math.exp(brentq(gap, math.log(low), math.log(high), xtol=_PRECISION / 4))
+    while (result := answer(x)).epsilon > epsilon:  # the root may lie on either side: end on the safe one
+        x *= 1 + _PRECISION / 4
+    return Calibration(x, result)
 
 
 def most_repetitions(

@@ -15,7 +15,6 @@ from adadp.accounting.losses import Composition
 from adadp.accounting.renyi import RdpAccountant
 from adadp.events import Event, Repeated, Selection, SelectionMechanism, compose
 
-_MOST_ROUNDS = 8
 _IGNORED = 1e-4
 """Outcomes that together have this share of delta are cut off (and added to the upper bound)."""
 _NOTHING = 1e-25
@@ -50,7 +49,7 @@ class PldAccountant(Accountant):
 
     def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
         guess = 1e-20
-        for _ in range(_MOST_ROUNDS):
+        while True:
             above = compositions(self.name, counts, _IGNORED * guess)
             low, high = _worse_delta(above, epsilon, guess)
             if any(composition.loose for composition in above):
@@ -100,7 +99,7 @@ def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, flo
     if (direct := direct_curve(composition)) is not None:
         return _invert(direct, delta, epsilon, 1 / theta)
     low, high = 0.0, math.inf
-    for _ in range(_MOST_ROUNDS):
+    while True:
         width = high - low
         at_low, at_high = _invert(contour_curve(composition, theta, epsilon, delta), delta, epsilon, 1 / theta)
         low, high = max(low, at_low), min(high, at_high)

@@ -127,8 +127,7 @@ class SampledZcdpEstimate(Accountant):
                     fix="Use pld or rdp.",
                 )
             rho += count * (q / multiplier) ** 2
-            if q > 0:
-                order = min(order, multiplier**2 * math.log(1 / (q * multiplier)) + 1)
+            order = min(order, multiplier**2 * math.log(1 / (q * multiplier)) + 1)
         return rho, order
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:

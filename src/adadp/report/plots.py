@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import matplotlib
@@ -13,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from adadp.accounting import Accountant, RunShape, Sampling, Status
 from adadp.accounting.runs import steps_per_epoch
-from adadp.errors import AccountingError, InputError
+from adadp.errors import InputError
 from adadp.schedules import Schedule
 
 _STYLES = {Status.PROVED: "-", Status.ESTIMATE: "--", Status.AS_PUBLISHED: ":"}
@@ -42,13 +41,10 @@ def plot_epsilon(
     figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
     ends: dict[str, float] = {}
     for each in accountants:
-        values = []
-        for place in places:
-            run = shape.run(noise, steps=place) if by_step else shape.run(noise, epochs=place)
-            try:
-                values.append(each.epsilon(run, delta).epsilon)
-            except AccountingError:
-                values.append(math.nan)
+        values = [
+            each.epsilon(shape.run(noise, steps=place) if by_step else shape.run(noise, epochs=place), delta).epsilon
+            for place in places
+        ]
         label = each.name if each.status is Status.PROVED else f"{each.name} ({each.status.value})"
         label = f"{label}: {values[-1]:.4g}"
         ends[label] = values[-1]
