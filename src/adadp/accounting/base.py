@@ -9,7 +9,8 @@ from typing import ClassVar, NamedTuple
 
 from adadp import checks
 from adadp.accounting.answer import Answer, Status
-from adadp.events import Event, flatten, is_noiseless, is_silent
+from adadp.errors import AccountingError, AdaDPError
+from adadp.events import Event, describe, flatten, is_noiseless, is_silent
 
 
 class Bracket(NamedTuple):
@@ -62,7 +63,16 @@ class Accountant(ABC):
             return Bracket(0.0, 0.0, "nothing was released")
         if is_noiseless(event):
             return Bracket(without_noise, without_noise, "a release without noise has no finite epsilon")
-        return question({part: count for part, count in flatten(event).items() if not is_silent(part)})
+        try:
+            return question({part: count for part, count in flatten(event).items() if not is_silent(part)})
+        except AdaDPError:
+            raise
+        except (ArithmeticError, ValueError) as error:
+            raise AccountingError(
+                f"{self.name} cannot compute with {describe(event)}: {error}.",
+                why="Its numbers leave the range of floating point.",
+                fix="Use noise multipliers between 1e-6 and 1e6 and selections with epsilon below 500.",
+            ) from error
 
     @abstractmethod
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:

@@ -179,15 +179,15 @@ class Lowering:
                 refuse_adaptive(self.accountant, event)
             else:
                 raise self._unsupported(event, "a zCDP cost inside a sample has no amplification theorem")
-        shifts = _selection_shifts(selections)
-        if len(shifts) > _MOST_SHIFTS:
-            raise self._unsupported(event, f"{len(shifts)} joint outcomes of its selections are too many to enumerate")
-        q, counts = event.sampling_probability, np.array([float(count)])
-        if precision * _LEAST_RESOLVED**2 > 1:
+        if precision * _LEAST_RESOLVED**2 > 1 or sum(e * times for e, times in selections) > _MOST_SELECTED:
             for part, times in flatten(event.event).items() if not self.below else ():
                 self.add(part, times * count)
             self.loose = True
             return
+        shifts = _selection_shifts(selections)
+        if len(shifts) > _MOST_SHIFTS:
+            raise self._unsupported(event, f"{len(shifts)} joint outcomes of its selections are too many to enumerate")
+        q, counts = event.sampling_probability, np.array([float(count)])
         if precision == 0:
             self.discrete.append(_sampled_discrete(q, shifts, counts, self.remove))
             return
@@ -206,6 +206,8 @@ class Lowering:
 
 
 _MOST_SHIFTS = 256
+_MOST_SELECTED = 200.0
+"""Selections on one lot that together cost more are taken as unsampled: e^-epsilon leaves the range of a float."""
 _MOST_DISTINCT = 256
 """Distinct noise levels integrated one by one; more (a multiplier for every step) are put into as many groups."""
 _LEAST_RESOLVED = 0.05

@@ -31,6 +31,7 @@ class Filter(ABC):
         self.epsilon = epsilon
         self.delta = delta
         self.neighbours: Neighbours | None = None
+        self._broken = False
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -52,7 +53,7 @@ class Filter(ABC):
     def admit(self, event: Event, count: int = 1) -> None:
         """Raise ``BudgetExceeded`` if ``count`` times ``event`` would pass the budget. Has no side effect."""
         counts = _opened(event, count)
-        if is_noiseless(event) or self._would_pass(counts):
+        if self._broken or is_noiseless(event) or self._would_pass(counts):
             raise BudgetExceeded(
                 f"{count} x {describe(event)} was refused: it would pass the budget of epsilon {self.epsilon:g} at "
                 f"delta {self.delta:g}, of which {min(self.used, 1):.1%} is spent.",
@@ -62,8 +63,11 @@ class Filter(ABC):
 
     def commit(self, event: Event, count: int = 1) -> None:
         """Take ``count`` times ``event`` as spent."""
-        self._spend(_opened(event, count))
         self.neighbours = event.neighbours
+        if is_noiseless(event):  # charged past the filter, as when a ledger is opened again: no budget covers it
+            self._broken = True
+        else:
+            self._spend(_opened(event, count))
 
     def answer(self) -> Answer:
         """What can be certified at any time, however the releases were chosen: the budget, not what was used of it."""
