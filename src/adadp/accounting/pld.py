@@ -147,15 +147,13 @@ def _crossing(bound: Callable[[float], float], delta: float, near: float, scale:
             if low == 0:
                 return 0.0, 0.0
             low, high, reach = max(low - reach, 0.0), low, 2 * reach
-    # Interpolate log bound for the root, then take the ends of a narrow interval around it on their proper sides.
+    # Interpolate log bound for the root, then narrow to it each end that stays on its proper side.
     root = brentq(
         lambda epsilon: math.log(max(bound(epsilon), _LEAST) / delta), low, high, xtol=1e-12 * scale, rtol=1e-10
     )
     width = 5e-10 * root + 1e-12 * scale
-    while root - width > low and bound(root - width) <= delta:
-        width *= 2
-    low = max(low, root - width)
-    width = 5e-10 * root + 1e-12 * scale
-    while root + width < high and bound(root + width) > delta:
-        width *= 2
-    return low, min(high, root + width)
+    left, right = root - width, root + width
+    return (
+        left if left > low and bound(left) > delta else low,
+        right if right < high and bound(right) <= delta else high,
+    )
