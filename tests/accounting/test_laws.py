@@ -431,7 +431,7 @@ STEP = PoissonSampled(0.01, GAUSS)
         ("pld", PoissonSampled(0.1, Composed((GAUSS_R, PICK_R))), "for replace-one neighbours only Gaussian releases"),
         ("pld", FixedSizeSampled(0.1, PICK_R), "only Gaussian releases on a fixed-size lot"),
         ("pld", ReshuffledEpoch((GAUSS_Z, PICK_Z)), "only Gaussian releases are known to cost their worst batch"),
-        ("pld", PoissonSampled(0.1, Repeated(PICK, 300)), "joint outcomes of its selections are too many"),
+        ("pld", PoissonSampled(0.1, Repeated(Selection(0.1), 300)), "joint outcomes of its selections are too many"),
         ("pld", Composed(tuple(Repeated(Selection(0.1 + i / 100), 10**4) for i in range(3))), "joint outcomes"),
         ("rdp", PoissonSampled(0.1, COST), "has no amplification theorem"),
         ("moments", FixedSizeSampled(0.1, PICK_Z), "only Gaussian releases on a fixed-size lot"),
