@@ -190,14 +190,18 @@ def test_there_is_one_version():
 LOCAL_PATH = re.compile(rb"(?<![\w.-])/(root|home|work)/")
 
 
-@pytest.mark.parametrize("text", [b"/root/x", b"in /home/me", b'"/work/', b"~/work/", b"file:///home/me"])
-def test_a_local_path_is_recognised(text):
-    assert LOCAL_PATH.search(text)
+@pytest.mark.parametrize("folder", [b"root", b"home", b"work"])
+@pytest.mark.parametrize("before", [b"/", b"in /", b'"/', b"~/", b"file:///"])
+def test_a_local_path_is_recognised(before, folder):
+    assert LOCAL_PATH.search(before + folder + b"/x")
 
 
-@pytest.mark.parametrize("text", [b"https://example.org/home/", b"src/work/x", b"./root/x", b"/roots/", b"homework"])
-def test_other_paths_are_left_alone(text):
-    assert not LOCAL_PATH.search(text)
+@pytest.mark.parametrize("folder", [b"root", b"home", b"work"])
+@pytest.mark.parametrize(
+    ("before", "after"), [(b"example.org/", b"/"), (b"src/", b"/x"), (b"./", b"/x"), (b"/", b"s/")]
+)
+def test_other_paths_are_left_alone(before, folder, after):
+    assert not LOCAL_PATH.search(before + folder + after)
 
 
 def test_no_file_names_a_folder_of_somebodys_machine():
