@@ -105,8 +105,8 @@ def delta_answer(each: Accountant, event: Event, epsilon: float) -> Answer:
 
 
 def room(each: Accountant) -> float:
-    """How precisely epsilon is computed: the strong ones look for the best split of delta, up to 1e-5 of epsilon."""
-    return 1e-5 if each.name.startswith("strong") else 1e-9
+    """How precisely epsilon is computed: the strong ones look for the best split of delta, up to 1e-8 of epsilon."""
+    return 1e-8 if each.name.startswith("strong") else 1e-9
 
 
 @EVERY

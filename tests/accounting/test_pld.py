@@ -649,7 +649,7 @@ def test_a_multiplier_for_every_step_is_grouped_safely(kind, near):
     found = PLD.epsilon(event, 1e-5)
     assert found.epsilon_low <= exact[0]
     assert exact[1] <= found.epsilon_high * (1 + 1e-4)
-    assert found.epsilon_high - found.epsilon_low <= 0.02 * found.epsilon_high
+    assert found.epsilon_high - found.epsilon_low <= 0.01 * found.epsilon_high
     at = PLD.delta(event, exact[1])
     assert at.delta_low <= 1e-5 <= at.delta_high * (1 + 1e-2)
 
