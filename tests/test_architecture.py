@@ -28,15 +28,41 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schedules": {"errors", "checks"},
     "ledger": {"errors", "checks", "events"},
     "accounting": {"errors", "checks", "events", "schedules"},
-    "report": {"errors", "checks", "events", "accounting", "schedules", "ledger"},
+    "randomness": {"errors", "checks"},
+    "sampling": {"errors", "checks", "events", "randomness"},
+    "clipping": {"errors", "checks"},
+    "noise": {"errors", "checks", "randomness"},
+    "gradients": {"errors", "checks"},
+    "records": {"errors"},
+    "losses": {"errors"},
+    "config": {"errors", "checks", "schedules"},
+    "runs": {"errors", "checks", "config"},
+    "zoo": {"errors", "checks"},
 }
 """Room -> rooms of AdaDP it may import. Imports go down only."""
 
+_BELOW_PLAN = {"errors", "checks", "events", "schedules", "accounting"}
+MAY_IMPORT["plan"] = _BELOW_PLAN | {"sampling", "clipping"}
+MAY_IMPORT["step"] = {"errors", "checks", "plan", "ledger", "records", "randomness"}
+MAY_IMPORT["step"] |= {"sampling", "clipping", "gradients", "noise"}
+MAY_IMPORT["report"] = _BELOW_PLAN | {"ledger", "plan", "config", "runs", PUBLIC}
+MAY_IMPORT["train"] = _BELOW_PLAN | {
+    "ledger",
+    "clipping",
+    "records",
+    "losses",
+    "config",
+    "runs",
+    "plan",
+    "step",
+    "report",
+}
+MAY_IMPORT["launch"] = {"errors", "config", "runs", "zoo", "train"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT, PUBLIC}
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT[PUBLIC] = set(MAY_IMPORT)
 
-WITHOUT_TORCH = {"errors", "checks", "events", "schedules", "ledger", "accounting"}
+WITHOUT_TORCH = {"errors", "checks", "events", "schedules", "ledger", "accounting", "config"}
 HEAVY = {"torch", "numpy", "scipy"}
 SECONDS_TO_START = 0.5
 

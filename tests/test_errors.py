@@ -17,6 +17,8 @@ TREE = {
     "LedgerError": "AdaDPError",
     "LedgerBusy": "LedgerError",
     "LedgerCorrupt": "LedgerError",
+    "RunError": "AdaDPError",
+    "Interrupted": "AdaDPError",
 }
 
 

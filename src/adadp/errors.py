@@ -8,9 +8,11 @@ AdaDPError
 │   ├── AdaptiveEvent     the multiplier was chosen from earlier releases: only a filter may certify it
 │   └── UnreachableTarget no setting meets the target; carries the value that can be reached
 ├── BudgetExceeded        a release was refused because it would pass the budget; nothing was released
-└── LedgerError           the ledger file cannot be used
-    ├── LedgerBusy        another process or object is writing it
-    └── LedgerCorrupt     its chain of checksums does not hold
+├── LedgerError           the ledger file cannot be used
+│   ├── LedgerBusy        another process or object is writing it
+│   └── LedgerCorrupt     its chain of checksums does not hold
+├── RunError              the folder of a run, or a file in it, cannot be written or read
+└── Interrupted           a run was asked to stop; what it had done is saved
 """
 
 from __future__ import annotations
@@ -72,3 +74,11 @@ class LedgerBusy(LedgerError):
 
 class LedgerCorrupt(LedgerError):
     """The ledger's chain of checksums does not hold: a line was edited, removed or reordered."""
+
+
+class RunError(AdaDPError):
+    """The folder of a run, or a file in it, cannot be written or read."""
+
+
+class Interrupted(AdaDPError):
+    """A run was asked to stop. What it had done is saved, if it has a folder."""

@@ -11,7 +11,9 @@ import click
 
 from adadp import __version__
 from adadp.cli.accounting import calibrate, delta, epsilon
+from adadp.cli.data import data
 from adadp.cli.ledger import ledger
+from adadp.cli.train import train, verify
 from adadp.errors import AdaDPError
 
 
@@ -39,6 +41,9 @@ def main() -> None:
     """Train PyTorch models under differential privacy, with a guarantee that is true."""
 
 
+main.add_command(train)
+main.add_command(verify)
+main.add_command(data)
 main.add_command(epsilon)
 main.add_command(delta)
 main.add_command(calibrate)

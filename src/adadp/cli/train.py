@@ -1,0 +1,204 @@
+"""``adadp train`` and ``adadp verify``: one command to a trained private model, one to check what it claims."""
+
+# torch and the rooms over it take seconds to load, which `adadp --help` must not wait for: imported in the commands.
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from adadp.errors import InputError, Interrupted
+
+if TYPE_CHECKING:
+    from adadp.train import Status, TrainResult
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_SECONDS_BETWEEN_EPSILONS = 2.0
+
+
+def _config_options(command: _Command) -> _Command:
+    """One option per field of ``TrainConfig``, in the order people look for them."""
+    for option in reversed(
+        [
+            click.option("--data", help="Data set: cancer, mnist, ... (adadp data list)."),
+            click.option("--model", help="Network: linear, mlp:1000, cnn, cnn-tanh, ...  [default: by data]"),
+            click.option("--method", help="How to train.  [default: dpsgd]"),
+            click.option("--epsilon", type=float, help="Target epsilon; the noise follows. Or give --sigma."),
+            click.option("--sigma", type=float, help="Noise multiplier; epsilon follows. Or give --epsilon."),
+            click.option("--delta", type=float, help="Target delta, well below 1 / number of records."),
+            click.option("--epochs", type=int, help="Length in epochs.  [default: by data]"),
+            click.option("--steps", type=int, help="Length in steps instead."),
+            click.option("--lot", type=int, help="Expected records per step.  [default: by data]"),
+            click.option("--clip", type=float, help="l2 bound of one record's gradient.  [default: by data]"),
+            click.option(
+                "--clip-rule", help="flat, per-layer, automatic, quantile, or in full: 'automatic:1,gamma=0.01'."
+            ),
+            click.option("--lr", type=float, help="Learning rate.  [default: by data]"),
+            click.option("--lr-schedule", help="Over the epochs instead: poly:s0=0.1,k=1,s_end=0.052,period=10."),
+            click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), help="[default: sgd]"),
+            click.option("--momentum", type=float, help="For sgd.  [default: 0]"),
+            click.option("--weight-decay", type=float, help="[default: 0]"),
+            click.option("--sampling", type=click.Choice(["poisson", "fixed", "reshuffle"]), help="[default: poisson]"),
+            click.option(
+                "--neighbours",
+                type=click.Choice(["add-remove", "replace-one", "zero-out"]),
+                help="What the guarantee compares.  [default: by sampling]",
+            ),
+            click.option("--accountant", help="Which accountant certifies.  [default: pld]"),
+            click.option("--seed", type=int, help="Reproducible, not secure.  [default: secure randomness]"),
+            click.option("--chunk-size", help="Records processed at once, or auto.  [default: auto]"),
+            click.option("--memory-limit-mb", type=int, help="For --chunk-size auto.  [default: 1024]"),
+            click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cpu]"),
+            click.option("--threads", type=int, help="Threads of PyTorch.  [default: all cores]"),
+            click.option(
+                "--evaluate-every", type=int, help="Epochs between looks at the test set.  [default: end only]"
+            ),
+            click.option(
+                "--checkpoint-every", type=int, help="Steps between checkpoints.  [default: a tenth of the run]"
+            ),
+            click.option("--records", type=int, help="A public number in place of the exact size of the data."),
+            click.option(
+                "--searched", type=int, help="Settings tried before this run and not charged; certified as such."
+            ),
+            click.option("--allow-nonprivate", is_flag=True, default=None, help="Allow --sigma 0: no privacy."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_config_options
+@click.option("--out", type=click.Path(file_okay=False), help="Folder for the model, certificate, ledger, metrics.")
+@click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
+@click.option("--resume", type=click.Path(file_okay=False), help="Go on with the run in this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
+def train(out: str | None, config_file: str | None, resume: str | None, as_json: bool, **flags: Any) -> None:
+    """Train a model privately, and certify it.
+
+    \b
+    adadp train --data cancer --epsilon 2 --delta 1e-4 --out runs/cancer
+    adadp train --data mnist --model mlp:1000 --epsilon 2 --delta 1e-5 --seed 0 --out runs/mnist --json
+    adadp train --resume runs/mnist
+    """
+    from adadp import launch
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    if "chunk_size" in given:
+        given["chunk_size"] = _chunk_size(given["chunk_size"])
+    try:
+        with _progress(quiet=as_json) as watch:
+            if resume is not None:
+                _only_resume(given, out, config_file)
+                result = launch.resume(resume, watch=watch)
+            else:
+                result = launch.start(_config(given, config_file), out, watch=watch)
+    except Interrupted as stopped:
+        click.echo(f"{stopped.what} {stopped.fix}".strip(), err=True)
+        sys.exit(130)
+    _show(result, as_json)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def verify(folder: str, as_json: bool) -> None:
+    """Check a finished run: its ledger, its model, and epsilon computed again. Exit code 1 if anything is wrong."""
+    from adadp.report.certificate import plain_words, verify_run
+    from adadp.runs import RunFolder
+
+    run = RunFolder.open(folder)
+    checks = verify_run(run)
+    passed = all(check.passed for check in checks)
+    if as_json:
+        rows = [{"check": each.name, "passed": each.passed, "detail": each.detail} for each in checks]
+        click.echo(json.dumps({"verified": passed, "checks": rows}))
+    else:
+        for each in checks:
+            click.echo(f"{'ok  ' if each.passed else 'FAIL'}  {each.name}: {each.detail}")
+        certificate = run.certificate()
+        click.echo(plain_words(certificate) if passed and certificate is not None else "This run does NOT verify.")
+    sys.exit(0 if passed else 1)
+
+
+def _config(given: dict[str, Any], config_file: str | None) -> Any:
+    from adadp.config import TrainConfig
+
+    if config_file is None:
+        return TrainConfig.from_dict(given)
+    return TrainConfig.from_toml(Path(config_file)).replace(**given)
+
+
+def _only_resume(given: dict[str, Any], out: str | None, config_file: str | None) -> None:
+    others = [*given, *(["out"] if out else []), *(["config"] if config_file else [])]
+    if others:
+        raise InputError(
+            f"--resume was given together with {', '.join('--' + name.replace('_', '-') for name in others)}.",
+            why="A run goes on as it was planned and charged; nothing about it can change.",
+            fix="Leave the other options out.",
+        )
+
+
+def _chunk_size(text: str) -> int | str:
+    return int(text) if text.isdigit() else text
+
+
+def _show(result: TrainResult, as_json: bool) -> None:
+    plan, certificate = result.plan, result.certificate
+    if as_json:
+        summary = {
+            "test_accuracy": result.test_accuracy,
+            "epsilon": result.epsilon,
+            "delta": certificate["delta"],
+            "sigma": plan.noise_multiplier_at(0),
+            "steps": certificate["steps_done"],
+            "seconds": round(result.seconds, 3),
+            "method": certificate["method"],
+            "private": certificate["private"],
+            "out": None if result.out is None else str(result.out),
+        }
+        click.echo(json.dumps(summary))
+        return
+    if result.test_accuracy is not None:
+        click.echo(f"Test accuracy {result.test_accuracy:.4f} after {result.seconds:.1f} s.")
+    click.echo(result.describe())
+    if result.out is not None:
+        click.echo(f"Everything is in {result.out}. Check it with: adadp verify {result.out}")
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[Status], None] | None]:
+    """A bar with step, epsilon so far, accuracy and time left, on a terminal only."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[figures]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("training", total=None, figures="")
+        asked = 0.0
+
+        def watch(status: Status) -> None:
+            nonlocal asked
+            figures = bar.tasks[task].fields["figures"]
+            if time.monotonic() - asked > _SECONDS_BETWEEN_EPSILONS:
+                epsilon = status.epsilon_so_far()
+                accuracy = "" if status.test_accuracy is None else f"  accuracy {status.test_accuracy:.4f}"
+                figures = ("no privacy" if epsilon is None else f"epsilon {epsilon:.3f}") + accuracy
+                asked = time.monotonic()
+            bar.update(task, completed=status.step, total=status.steps, figures=figures)
+
+        yield watch

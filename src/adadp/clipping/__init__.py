@@ -1,0 +1,33 @@
+"""HOW MUCH one record may contribute: rules that turn per-example gradient norms into weights.
+
+A rule sees square norms, one column per group of parameters, and nothing else: neither gradients nor parameters. It
+answers with the weight of each record's gradient in the sum and with the l2 bound of what one record contributes. The
+square norms, the weights and ``count_query`` are sensitive; the rule, its state and its bounds are public.
+
+    text                                             bound of one record      additional release
+    flat:C                                           C                        none
+    per-layer:C or per-layer:C_1,C_2,...             sqrt(sum of C_g^2)       none
+    per-layer-joint:C                                C                        none
+    automatic:C,gamma=0.01                           C                        none
+    quantile:initial=C,quantile=0.5,lr=0.2,          the current bound,       the count of norms below it,
+             count_noise=10,floor=F,ceiling=G        between F and G          on every lot
+"""
+
+from adadp.clipping.base import AdaptiveClipRule, ClipRule, ClipState
+from adadp.clipping.fixed import Automatic, Flat, PerLayer, PerLayerJoint
+from adadp.clipping.quantile import QuantileAdaptive
+from adadp.clipping.text import RULES, clip_rule, parse_clip_rule
+
+__all__ = [
+    "RULES",
+    "AdaptiveClipRule",
+    "Automatic",
+    "ClipRule",
+    "ClipState",
+    "Flat",
+    "PerLayer",
+    "PerLayerJoint",
+    "QuantileAdaptive",
+    "clip_rule",
+    "parse_clip_rule",
+]

@@ -1,0 +1,331 @@
+"""Everything that defines a training run, as one frozen record: dataclass <-> TOML <-> flags of ``adadp train``.
+
+A configuration is checked when it is made, so that a run that cannot be private, or means two things at once, is
+refused before it has looked at any data. Nothing here reads data: what depends on it (a default for ``lot``, the number
+of steps) is filled in by the plan. Names that other rooms own (data, model, method, clip rule) are checked there.
+
+    given                                               becomes
+    ==================================================  ===========================================================
+    both or neither of epsilon and sigma                an error: one is the target, the other follows from it
+    sigma = 0                                           an error unless ``allow_nonprivate``; then delta may be left out
+    no delta                                            an error: it is never computed from the data
+    both epochs and steps, or both lr and lr_schedule   an error; neither: the plan's default
+    momentum with an optimizer that has none            an error: an option is never swallowed
+    lot larger than records                             an error: no record can be sampled with probability above 1
+    an int where a float is meant, 3.0 for a count      accepted, and kept in one spelling, so that digests agree
+    a NaN, an infinity, a bool as a number              an error that names the field
+    an unknown key in TOML or in ``replace``            an error that names the nearest known key
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from adadp import checks
+from adadp.errors import InputError
+from adadp.schedules import parse_schedule
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False}
+"""Name of an optimizer -> whether it takes ``momentum``."""
+
+SAMPLINGS = ("poisson", "fixed", "reshuffle")
+NEIGHBOURS = ("add-remove", "replace-one", "zero-out")
+ACCOUNTANTS = ("pld", "rdp", "moments", "strong", "zcdp", "zcdp-sampled", "strong-published", "theorem1")
+
+EXCLUSIVE = (("epsilon", "sigma"), ("epochs", "steps"), ("lr", "lr_schedule"))
+"""Pairs of fields of which at most one is given."""
+
+_DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
+_LARGEST_SEED = 2**63 - 1  # the largest integer every TOML reader must keep
+
+_POSITIVE = {
+    "epsilon": "It is the privacy loss the run may spend; at 0 nothing could be learned.",
+    "clip": "It bounds what one record contributes; at 0 nothing would be learned.",
+    "lr": "At 0 no parameter would move.",
+}
+_COUNTS = {
+    "epochs": (1, ""),
+    "steps": (1, ""),
+    "lot": (1, "It is the expected number of records in a step, and the divisor of their sum."),
+    "memory_limit_mb": (1, ""),
+    "threads": (1, ""),
+    "evaluate_every": (1, "It is a number of epochs."),
+    "checkpoint_every": (1, "It is a number of steps."),
+    "records": (1, "It stands for the number of records where the exact one must stay hidden."),
+    "searched": (0, "It is the number of settings tried outside of this run."),
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run. ``None`` leaves the choice to the plan, except where the field says what it means."""
+
+    data: str
+    """Name of the data set."""
+    model: str | None = None
+    """Name of the network; None: the default for the data."""
+    method: str = "dpsgd"
+    epsilon: float | None = None
+    """Target; the noise follows from it. Exactly one of ``epsilon`` and ``sigma``."""
+    sigma: float | None = None
+    """Noise multiplier; epsilon follows from it. 0 is a run without privacy."""
+    delta: float | None = None
+    """Required unless ``sigma`` is 0."""
+    epochs: int | None = None
+    steps: int | None = None
+    lot: int | None = None
+    """Expected number of records in a step."""
+    clip: float | None = None
+    clip_rule: str = "flat"
+    lr: float | None = None
+    lr_schedule: str | None = None
+    """Text of ``adadp.schedules``, for example ``poly:s0=0.1,k=1,s_end=0.052,period=10``; kept as ``str`` writes it."""
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    sampling: str = "poisson"
+    neighbours: str | None = None
+    """Between which data sets the guarantee holds; None: what the way of sampling proves best."""
+    accountant: str = "pld"
+    seed: int | None = None
+    """None: secure randomness. With a seed whoever reads it can compute the noise: reproducible, not secure."""
+    chunk_size: int | str = "auto"
+    """Records whose gradients are held at once."""
+    memory_limit_mb: int | None = None
+    device: str = "cpu"
+    threads: int | None = None
+    evaluate_every: int | None = None
+    """Epochs between two looks at the test set."""
+    checkpoint_every: int | None = None
+    """Steps between two checkpoints."""
+    records: int | None = None
+    """A public number used in place of the number of records, where the exact one must stay hidden."""
+    allow_nonprivate: bool = False
+    unsafe_diagnostics: bool = False
+    """Log values that are not private; the certificate then says so."""
+    searched: int = 0
+    """Settings tried outside of this run and not charged; shown on the certificate."""
+
+    def __post_init__(self) -> None:
+        for name, value in {**_names(self), **_numbers(self)}.items():
+            object.__setattr__(self, name, value)
+        for name in ("allow_nonprivate", "unsafe_diagnostics"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise InputError(f"{name} must be true or false, got {value!r}.", fix=f"Pass {name} as a bool.")
+        _check_exclusive(self)
+        _check_privacy(self)
+        if self.momentum and not OPTIMIZERS[self.optimizer]:
+            raise InputError(
+                f"momentum is {self.momentum:g}, and the optimizer {self.optimizer} takes none.",
+                why="It would be ignored.",
+                fix="Leave momentum out, or use the optimizer sgd.",
+            )
+        if self.lot is not None and self.records is not None and self.lot > self.records:
+            raise InputError(
+                f"lot must be at most records, got lot={self.lot} and records={self.records}.",
+                why="A record is sampled with probability lot / records, which must not pass 1.",
+                fix="Pass a smaller lot, or a larger public number of records.",
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields that are given, by name; those that are None are left out."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+    def to_toml(self) -> str:
+        """The configuration as TOML that ``from_toml`` reads back as an equal one."""
+        return tomli_w.dumps(self.as_dict())
+
+    @classmethod
+    def from_toml(cls, source: str | os.PathLike[str]) -> TrainConfig:
+        """The configuration written in ``source``: TOML text, or (a ``Path``) the file that holds it."""
+        where = "the text" if isinstance(source, str) else str(source)
+        try:
+            text = source if isinstance(source, str) else Path(source).read_text(encoding="utf-8-sig")
+            values = tomllib.loads(text)
+        except OSError as error:
+            raise InputError(
+                f"The configuration {where} cannot be read: {error.strerror}.", fix="Check the path."
+            ) from error
+        except ValueError as error:  # not TOML, or not UTF-8
+            raise InputError(
+                f"The configuration in {where} is not TOML: {error}.",
+                fix='Write one field per line, like epsilon = 2.0 or data = "mnist". A file is given as a Path.',
+            ) from error
+        return cls.from_dict(values)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
+        """The configuration with these fields; unknown and missing ones are named."""
+        _check_known(values)
+        if "data" not in values:
+            raise InputError("data must be given.", why="It names the data set.", fix='Add data = "mnist", say.')
+        return cls(**values)
+
+    def replace(self, **overrides: Any) -> TrainConfig:
+        """The configuration with ``overrides``: how flags win over a file. Pass only the flags that were given.
+
+        An override also removes the other field of its pair: ``epsilon`` given over a file with ``sigma`` replaces it.
+        """
+        _check_known(overrides)
+        removed: dict[str, None] = {}
+        for pair in EXCLUSIVE:
+            given = [name for name in pair if overrides.get(name) is not None]
+            if len(given) == 1:
+                removed.update((name, None) for name in pair if name != given[0])
+        return dataclasses.replace(self, **{**removed, **overrides})
+
+    def digest(self) -> str:
+        """SHA-256 of the configuration. Equal configurations, and only those, have equal digests."""
+        return json_digest(self.as_dict())
+
+    def as_command(self) -> str:
+        """The shell command that runs this configuration again; fields at their default are left out."""
+        words = ["adadp", "train"]
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value == field.default:
+                continue
+            words.append("--" + field.name.replace("_", "-"))
+            if not isinstance(value, bool):
+                words.append(str(value))
+        return shlex.join(words)
+
+
+def json_digest(value: object) -> str:
+    """SHA-256 of ``value`` as canonical JSON: compact, ASCII, keys sorted, numbers finite."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return sha256(text.encode("ascii")).hexdigest()
+
+
+def _names(config: TrainConfig) -> dict[str, str | int | None]:
+    """The fields that are text, checked."""
+    named: dict[str, str | int | None] = {
+        name: _text(name, getattr(config, name)) for name in ("data", "method", "clip_rule")
+    }
+    if config.model is not None:
+        named["model"] = _text("model", config.model)
+    if config.lr_schedule is not None:
+        named["lr_schedule"] = str(parse_schedule(config.lr_schedule))
+    if config.neighbours is not None:
+        named["neighbours"] = _one_of("neighbours", config.neighbours, NEIGHBOURS)
+    named["optimizer"] = _one_of("optimizer", config.optimizer, OPTIMIZERS)
+    named["sampling"] = _one_of("sampling", config.sampling, SAMPLINGS)
+    named["accountant"] = _one_of("accountant", config.accountant, ACCOUNTANTS)
+    device = named["device"] = _text("device", config.device)
+    if not _DEVICE.fullmatch(device):
+        raise InputError(f"Unknown device {device!r}.", fix="Use cpu, cuda, cuda:0 (a number) or mps.")
+    if config.chunk_size != "auto":
+        if isinstance(config.chunk_size, str):
+            raise InputError(f"Unknown chunk_size {config.chunk_size!r}.", fix='Pass a number of records, or "auto".')
+        named["chunk_size"] = checks.count("chunk_size", config.chunk_size, why="It is a number of records.")
+    return named
+
+
+def _numbers(config: TrainConfig) -> dict[str, float | int]:
+    """The fields that are numbers and given, checked."""
+    given = {name: value for name, value in vars(config).items() if value is not None}
+    numbers: dict[str, float | int] = {}
+    for name, why in _POSITIVE.items():
+        if name in given:
+            numbers[name] = checks.positive(name, given[name], why=why)
+    for name, (minimum, why) in _COUNTS.items():
+        if name in given:
+            numbers[name] = checks.count(name, given[name], minimum=minimum, why=why)
+    if "delta" in given:
+        numbers["delta"] = checks.delta(given["delta"])
+    if "sigma" in given:
+        numbers["sigma"] = checks.non_negative("sigma", given["sigma"], why="It is a standard deviation.") + 0.0
+    numbers["weight_decay"] = checks.non_negative("weight_decay", config.weight_decay) + 0.0  # -0.0 becomes 0.0
+    momentum = checks.non_negative("momentum", config.momentum) + 0.0
+    if momentum >= 1:
+        raise InputError(
+            f"momentum must be below 1, got {momentum:g}.",
+            why="It is the share of the last step that is kept; from 1 on the steps grow without end.",
+            fix="Pass a momentum in [0, 1), for example 0.9.",
+        )
+    numbers["momentum"] = momentum
+    if "seed" in given:
+        seed = checks.count("seed", given["seed"], minimum=0, why="It seeds a random generator.")
+        if seed > _LARGEST_SEED:
+            raise InputError(f"seed must be below 2^63, got {seed}.", why="Larger numbers do not survive TOML.")
+        numbers["seed"] = seed
+    return numbers
+
+
+def _check_exclusive(config: TrainConfig) -> None:
+    for one, other in EXCLUSIVE:
+        if getattr(config, one) is not None and getattr(config, other) is not None:
+            raise InputError(
+                f"Both {one} and {other} are given.",
+                why="They settle the same thing, and would contradict each other.",
+                fix=f"Leave out {one} or {other}.",
+            )
+
+
+def _check_privacy(config: TrainConfig) -> None:
+    if config.epsilon is None and config.sigma is None:
+        raise InputError(
+            "Neither epsilon nor sigma is given.",
+            why="One of them says how private the run is; the other follows from it.",
+            fix="Pass epsilon (a target) or sigma (a noise multiplier).",
+        )
+    if config.sigma == 0 and not config.allow_nonprivate:
+        raise InputError(
+            "sigma is 0.",
+            why="A run without noise is not private, whatever else it does.",
+            fix="Pass sigma > 0, or allow_nonprivate if that is what you want; the certificate will say it.",
+        )
+    if config.delta is None and config.sigma != 0:
+        raise InputError(
+            "delta must be given.",
+            why="The guarantee is a pair (epsilon, delta), and a delta computed from the data would disclose its size.",
+            fix="Pass a delta well below 1/N, for example 1e-5.",
+        )
+
+
+def _check_known(names: Iterable[str]) -> None:
+    known = [field.name for field in dataclasses.fields(TrainConfig)]
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise InputError(
+                f"Unknown setting {name!r}.",
+                why="A setting that is ignored would be a run other than the one you asked for.",
+                fix=f"Did you mean {near[0]}?" if near else "Use one of: " + ", ".join(known) + ".",
+            )
+
+
+def _text(name: str, value: object) -> str:
+    """Text that survives a file and a command line: not empty, and without control characters or broken Unicode."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise InputError(
+            f"{name} must be printable text, got {value!r} ({type(value).__name__}).",
+            fix=f"Pass the name of the {name}.",
+        )
+    return value
+
+
+def _one_of(name: str, value: object, known: Iterable[str]) -> str:
+    text = _text(name, value)
+    if text not in known:
+        raise InputError(f"Unknown {name} {text!r}.", fix="Use one of: " + ", ".join(known) + ".")
+    return text

@@ -1,0 +1,10 @@
+"""Per-example gradients: captured as pairs of activations, reduced to norms, weighted sums and clamped sums."""
+
+from __future__ import annotations
+
+from adadp.gradients.batchnorm import replace_batchnorm
+from adadp.gradients.capture import Capture, Groups
+from adadp.gradients.engine import GradientEngine
+from adadp.gradients.oracle import loop_gradients
+
+__all__ = ["Capture", "GradientEngine", "Groups", "loop_gradients", "replace_batchnorm"]

@@ -1,0 +1,206 @@
+"""What a forward and a backward pass left of a batch, and the three questions a clip rule may ask of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adadp.errors import InputError
+from adadp.gradients.boxes import clamped_products
+from adadp.gradients.recorder import Target
+from adadp.gradients.rules import LinearRule, Pair, Rule, Sums, instantiate, slices, square_norm, weigh
+
+Groups = Sequence[Sequence[str]]
+"""A partition of the trained parameters by name."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One or more uses of the same parameters; ``targets`` says which slot is which parameter."""
+
+    uses: tuple[tuple[Rule, Pair], ...]
+    targets: Mapping[str, Target]
+
+
+class Capture:
+    """The per-example gradients of one batch, as pairs of activations. Sensitive.
+
+    Norms and sums are float32 whatever the model computes in (float64 if it computes in that). A record with a gradient
+    that is not finite gets a norm that is not finite, and contributes nothing to any sum.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], pieces: Sequence[Piece], given: Mapping[str, Tensor], records: int
+    ) -> None:
+        self._parameters = parameters
+        self._pieces = [_Held(piece) for piece in pieces]
+        self._given = dict(given)
+        self.records = records
+
+    def square_norms(self, groups: Groups) -> Tensor:
+        """Squared norm of every record's gradient over every group of parameters, ``[records, groups]``."""
+        group_of = _group_of(groups, self._parameters)
+        columns: list[list[Tensor]] = [[] for _ in groups]
+        for held in self._pieces:
+            for slot, norms in held.square_norms().items():
+                columns[group_of[held.targets[slot].name]].append(norms)
+        for name, grads in self._given.items():
+            columns[group_of[name]].append(square_norm(grads))
+        reference = next(iter(self._parameters.values()))
+        empty = torch.zeros(self.records, dtype=wide(reference.dtype), device=reference.device)
+        totals = torch.stack([sum(column[1:], start=column[0]) if column else empty for column in columns], dim=1)
+        self._blank(~torch.isfinite(totals).all(1))
+        return totals
+
+    def weighted_sums(self, weights: Tensor, groups: Groups) -> dict[str, Tensor]:
+        """Sum over records of weight times gradient for every parameter; ``weights`` is ``[records, groups]``.
+
+        Call ``square_norms`` first: it finds the records that must not contribute.
+        """
+        group_of = _group_of(groups, self._parameters)
+        sums: dict[str, Tensor] = {}
+        for held in self._pieces:
+            by_group: defaultdict[int, list[str]] = defaultdict(list)
+            for slot, target in held.targets.items():
+                by_group[group_of[target.name]].append(slot)
+            for group, slots in by_group.items():
+                for slot, value in held.weighted_sum(weights[:, group], tuple(slots)).items():
+                    self._add(sums, held.targets[slot], value)
+        for name, grads in self._given.items():
+            self._add(sums, Target(name), weigh(grads, weights[:, group_of[name]]))
+        return self._complete(sums)
+
+    def clamped_sums(self, bounds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Sum over records of the gradient clamped to the box [-bound, bound], coordinate by coordinate.
+
+        ``bounds`` has a tensor of the parameter's shape for every trained parameter. Records that are not finite
+        contribute nothing.
+        """
+        self.square_norms([self._parameters])
+        sums: dict[str, Tensor] = {}
+        for held in self._pieces:
+            box = {slot: _part(bounds[target.name], target) for slot, target in held.targets.items()}
+            for slot, value in held.clamped_sum(box).items():
+                self._add(sums, held.targets[slot], value)
+        for name, grads in self._given.items():
+            self._add(sums, Target(name), torch.clamp(grads, -bounds[name], bounds[name]).sum(0))
+        return self._complete(sums)
+
+    def _blank(self, bad: Tensor) -> None:
+        """Let the records marked in ``bad`` contribute nothing: zero times infinity would not do."""
+        if bool(bad.any()):
+            self._pieces = [held.without(bad) for held in self._pieces]
+            self._given = {
+                name: grads.masked_fill(bad.view(-1, *[1] * (grads.dim() - 1)), 0)
+                for name, grads in self._given.items()
+            }
+
+    def _add(self, sums: dict[str, Tensor], target: Target, value: Tensor) -> None:
+        if target.start is not None:
+            whole = torch.zeros_like(self._parameters[target.name], dtype=value.dtype)
+            whole[target.start : target.stop] = value.view(whole[target.start : target.stop].shape)
+            value = whole
+        value = value.view(self._parameters[target.name].shape)
+        sums[target.name] = sums[target.name].add_(value) if target.name in sums else value
+
+    def _complete(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Parameters in their order; zeros for those that no record used."""
+        return {
+            name: sums[name] if name in sums else torch.zeros_like(value, dtype=wide(value.dtype)).detach()
+            for name, value in self._parameters.items()
+        }
+
+
+class _Held:
+    """A piece, and its per-example gradients if they were the cheaper way."""
+
+    def __init__(self, piece: Piece) -> None:
+        self._piece = piece
+        self.targets = piece.targets
+        self._grads: Sums | None = None
+        if len(piece.uses) == 1:
+            rule, pair = piece.uses[0]
+            if rule.instantiates(pair):
+                self._grads = instantiate(rule, pair)
+
+    def square_norms(self) -> Sums:
+        if self._grads is not None:
+            return {slot: square_norm(grads) for slot, grads in self._grads.items()}
+        if len(self._piece.uses) == 1:
+            rule, pair = self._piece.uses[0]
+            return rule.square_norms(pair)
+        parts = [{slot: square_norm(grads) for slot, grads in part.items()} for part in self._summed_slices()]
+        return {slot: torch.cat([part[slot] for part in parts]) for slot in parts[0]}
+
+    def weighted_sum(self, weights: Tensor, slots: tuple[str, ...]) -> Sums:
+        if self._grads is not None:
+            return {slot: weigh(self._grads[slot], weights) for slot in slots}
+        total: Sums = {}
+        for rule, pair in self._piece.uses:
+            for slot, value in rule.weighted_sum(replace(pair, slots=slots), weights).items():
+                total[slot] = total[slot] + value if slot in total else value
+        return total
+
+    def clamped_sum(self, bounds: Sums) -> Sums:
+        if len(self._piece.uses) == 1 and self._grads is None:
+            rule, pair = self._piece.uses[0]
+            if isinstance(rule, LinearRule) and pair.input is not None and pair.output_grad.dim() == 2:
+                return _clamped_linear(rule, pair, bounds)
+        grads = [self._grads] if self._grads is not None else self._summed_slices()
+        total: Sums = {}
+        for part in grads:
+            for slot, value in part.items():
+                clamped = torch.clamp(value, -bounds[slot], bounds[slot]).sum(0)
+                total[slot] = total[slot] + clamped if slot in total else clamped
+        return total
+
+    def without(self, bad: Tensor) -> _Held:
+        return _Held(replace(self._piece, uses=tuple((rule, pair.without(bad)) for rule, pair in self._piece.uses)))
+
+    def _summed_slices(self) -> list[Sums]:
+        """Per-example gradients summed over the uses, a slice of the records at a time."""
+        size = sum(rule.working_size(pair) for rule, pair in self._piece.uses)
+        result = []
+        for start, stop in slices(self._piece.uses[0][1], size):
+            total: Sums = {}
+            for rule, pair in self._piece.uses:
+                for slot, grads in rule.per_example(pair.rows(start, stop)).items():
+                    total[slot] = total[slot] + grads if slot in total else grads
+            result.append(total)
+        return result
+
+
+def _clamped_linear(rule: LinearRule, pair: Pair, bounds: Sums) -> Sums:
+    sums = {}
+    assert pair.input is not None
+    if "weight" in pair.slots:
+        left, right = (pair.input, pair.output_grad) if rule.transposed else (pair.output_grad, pair.input)
+        sums["weight"] = clamped_products(left, right, bounds["weight"])
+    if "bias" in pair.slots:
+        sums["bias"] = torch.clamp(pair.output_grad, -bounds["bias"], bounds["bias"]).sum(0)
+    return sums
+
+
+def _group_of(groups: Groups, parameters: Mapping[str, Any]) -> dict[str, int]:
+    found = {name: index for index, group in enumerate(groups) for name in group}
+    if len(found) != sum(len(group) for group in groups) or set(found) != set(parameters):
+        raise InputError(
+            "The clip groups are not a partition of the trained parameters.",
+            why="A parameter outside of every group would be released without a bound, one in two would count twice.",
+            fix="Put every trained parameter in exactly one group.",
+        )
+    return found
+
+
+def _part(bound: Tensor, target: Target) -> Tensor:
+    return bound if target.start is None else bound[target.start : target.stop]
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of norms and sums for a model that computes in ``dtype``."""
+    return dtype if dtype == torch.float64 else torch.float32

@@ -1,0 +1,257 @@
+"""Looking a model over on made-up records before it sees a real one.
+
+Two forward passes, on two and on three random records, show where every layer keeps the records, which parameters no
+rule covers and how much memory a record needs. A model that writes what it saw into a buffer is refused here, before
+any budget is spent. Nothing in this file sees data: only shapes and dtypes of a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+
+from adadp.errors import InputError
+from adadp.gradients.batchnorm import refuse_batch_statistics
+from adadp.gradients.layout import Layout, find_layout
+from adadp.gradients.made_up import Loss, MadeUp, random_states, same, undisturbed
+from adadp.gradients.recorder import Key, Recorder, Use
+from adadp.gradients.regions import Call, CallCollector, CallLayout, LossModule, Region, find_call_layout
+
+
+@dataclass(frozen=True)
+class UseLayout:
+    """Where the records are in the input and in the output of a use."""
+
+    input: Layout | None
+    output: Layout
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """How each trained parameter of a model gets its per-example gradients."""
+
+    layouts: Mapping[Key, UseLayout]
+    regions: tuple[Region, ...]
+    bytes_per_record: int
+    notes: tuple[str, ...]
+
+    @property
+    def generic(self) -> frozenset[str]:
+        """Names of the parameters that go the generic way."""
+        return frozenset(name for region in self.regions for name in region.parameters.values())
+
+
+@dataclass
+class _Trace:
+    """What one forward pass on made-up records showed."""
+
+    recorder: Recorder
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+    random: set[str] = field(default_factory=set)
+    """Modules that drew random numbers."""
+    saved_bytes: int = 0
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, each once, under their first name."""
+    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+
+def inspect(
+    model: nn.Module, loss: Loss, example: Sequence[Any], *, way: MadeUp, demoted: Mapping[str, str]
+) -> Blueprint:
+    """The blueprint of ``model``; parameters in ``demoted`` (name to reason) are sent to the whole-loss region."""
+    parameters = trained_parameters(model)
+    two, three = (_trace(model, loss, way.batch(example, records), records) for records in (2, 3))
+    layouts = _use_layouts(two.recorder.uses, three.recorder.uses)
+    generic: dict[str, tuple[str, tuple[str, ...]]] = {}  # name -> what used it, modules all its uses happened in
+    for other in three.recorder.others:
+        for name in other.names:
+            _add(generic, name, other.function, other.modules)
+    for use in three.recorder.uses:
+        if use.key not in layouts:
+            for target in use.targets.values():
+                _add(generic, target.name, type(use.rule).__name__, use.modules)
+    for name, reason in demoted.items():
+        generic[name] = (reason, ())
+    regions, notes = _regions(model, loss, generic, parameters, two, three)
+    size = 4 * sum(parameters[name].numel() for region in regions for name in region.parameters.values())
+    return Blueprint(layouts, regions, max(1, three.saved_bytes - two.saved_bytes) + size, notes)
+
+
+def _trace(model: nn.Module, loss: Loss, batch: Sequence[Any], records: int) -> _Trace:
+    trace = _Trace(Recorder(trained_parameters(model)))
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with undisturbed(model), _watched(model, trace), _saved_bytes(trace):
+        with torch.enable_grad(), trace.recorder:
+            losses = loss(model, *batch)
+        after = dict(model.named_buffers())
+        changed = [name for name in after if name not in before or not same(after[name], before[name])]
+    if changed:
+        raise InputError(
+            f"The forward pass writes to {', '.join(changed)}.",
+            why="What a model remembers of the records it saw would be published without noise.",
+            fix="Switch that bookkeeping off while training privately.",
+        )
+    check_losses(losses, records)
+    return trace
+
+
+def check_losses(losses: object, records: int) -> Tensor:
+    """``losses`` if it is one differentiable number per record."""
+    if not isinstance(losses, Tensor) or losses.shape != (records,):
+        got = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        raise InputError(
+            f"The loss must be one number per record, shape ({records},), got {got}.",
+            why="Each record's gradient is clipped on its own; a mean over the batch has already mixed them.",
+            fix="Return per-example losses, for example F.cross_entropy(output, target, reduction='none').",
+        )
+    if not losses.requires_grad:
+        raise InputError(
+            "The loss does not depend on any trained parameter.", fix="Check requires_grad, torch.no_grad and detach."
+        )
+    return losses
+
+
+@contextlib.contextmanager
+def _watched(model: nn.Module, trace: _Trace) -> Iterator[None]:
+    """Tells the recorder which modules run, and keeps their calls and whether they drew random numbers."""
+    handles = []
+    states: list[list[Tensor]] = []
+
+    def enter(path: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            trace.recorder.modules.append(path)
+            states.append(random_states(model))
+
+        return hook
+
+    def leave(path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            trace.recorder.modules.pop()
+            if not all(map(torch.equal, states.pop(), random_states(model))):
+                trace.random.add(path)
+            collector = CallCollector()
+            collector(module, args, kwargs, output)
+            trace.calls.setdefault(path, []).extend(collector.calls)
+
+        return hook
+
+    for path, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(enter(path)))
+        handles.append(module.register_forward_hook(leave(path), with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def _saved_bytes(trace: _Trace) -> Iterator[None]:
+    """Counts the memory autograd keeps for the backward pass, each storage once."""
+    seen: dict[int, int] = {}
+
+    def pack(value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        yield
+    outputs = sum(use.output_shape.numel() * 4 for use in trace.recorder.uses)
+    trace.saved_bytes = sum(seen.values()) + outputs
+
+
+def _use_layouts(two: Sequence[Use], three: Sequence[Use]) -> dict[Key, UseLayout]:
+    """The uses whose tensors hold the records one by one, as far as two and three records agree on them."""
+    pairs = {use.key: use for use in two}
+    layouts = {}
+    for use in three:
+        other = pairs.get(use.key)
+        if other is None or other.rule.__class__ is not use.rule.__class__:
+            continue
+        output = find_layout(other.output_shape, use.output_shape)
+        given = None
+        if use.input is not None and other.input is not None:
+            given = find_layout(other.input.shape, use.input.shape)
+            if given is None:
+                continue
+        if output is None or not _usable(use, given, output):
+            continue
+        layouts[use.key] = UseLayout(given, output)
+    return layouts
+
+
+def _usable(use: Use, given: Layout | None, output: Layout) -> bool:
+    if use.batch_first_only:
+        return output == Layout(0) and given in (None, Layout(0))
+    last = len(use.output_shape) - 1
+    return output.dim < max(1, last) and (given is None or given.per_record == output.per_record)
+
+
+def _add(generic: dict[str, tuple[str, tuple[str, ...]]], name: str, function: str, modules: tuple[str, ...]) -> None:
+    if name in generic:
+        before, common = generic[name]
+        shared = tuple(a for a, b in zip(common, modules, strict=False) if a == b)
+        generic[name] = (before if function in before.split(", ") else f"{before}, {function}", shared)
+    else:
+        generic[name] = (function, modules)
+
+
+def _regions(
+    model: nn.Module,
+    loss: Loss,
+    generic: Mapping[str, tuple[str, tuple[str, ...]]],
+    parameters: Mapping[str, nn.Parameter],
+    two: _Trace,
+    three: _Trace,
+) -> tuple[tuple[Region, ...], tuple[str, ...]]:
+    found: dict[str, tuple[nn.Module, tuple[CallLayout, ...], dict[str, str]]] = {}
+    whole = LossModule(model, loss)
+    functions: dict[nn.Module, set[str]] = {}
+    for name, (function, modules) in generic.items():
+        for path in (*reversed(modules), None):  # innermost first; None: the whole loss
+            module = whole if path is None else model.get_submodule(path)
+            local = next((key for key, value in module.named_parameters() if value is parameters[name]), None)
+            layouts = (None,) if path is None else _call_layouts(path, two, three)
+            if local is None or layouts is None:
+                continue
+            region = found.setdefault("the loss" if path is None else path or "the model", (module, layouts, {}))
+            region[2][local] = name
+            functions.setdefault(region[0], set()).add(function)
+            break
+    regions = tuple(
+        Region(path, module, names, layouts, vectorised=True) for path, (module, layouts, names) in found.items()
+    )
+    notes = [
+        f"{region.path}{'' if region.module is whole else f' ({type(region.module).__name__})'}: no closed form for "
+        f"{', '.join(sorted(functions[region.module]))}; per-example gradients of {', '.join(region.parameters.values())} "
+        "by torch.func, which is exact and slower."
+        for region in regions
+    ]
+    return regions, tuple(notes)
+
+
+def _call_layouts(path: str, two: _Trace, three: _Trace) -> tuple[CallLayout, ...] | None:
+    """Where the records are in every call of a module; None if it draws random numbers (its second run would differ from
+    the first) or its tensors do not hold the records one by one.
+    """
+    first, second = two.calls.get(path, []), three.calls.get(path, [])
+    if path in three.random or len(first) != len(second) or not first:
+        return None
+    layouts = [find_call_layout(a, b) for a, b in zip(first, second, strict=True)]
+    return None if any(each is None for each in layouts) else tuple(each for each in layouts if each is not None)
+
+
+def whole_loss_call(batch: Sequence[Any], losses: Tensor) -> tuple[Call, CallLayout]:
+    """The call of the region that is the whole loss: every leaf of a batch holds the records in dimension 0."""
+    leaves, _ = tree_flatten((tuple(batch), {}))
+    inputs = tuple(Layout(0) if isinstance(leaf, Tensor) else None for leaf in leaves)
+    return Call(tuple(batch), {}, [losses], [None]), CallLayout(inputs, (Layout(0),))

@@ -1,0 +1,39 @@
+"""Per-example gradients the slow and plain way: one record, one backward pass. What everything else is tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+
+def loop_losses(model: nn.Module, loss: Callable[..., Tensor], batch: Sequence[Any], records: int) -> Tensor:
+    """The loss of each record, computed without the others."""
+    with torch.no_grad():
+        return torch.cat([loss(model, *_alone(batch, record)) for record in range(records)])
+
+
+def loop_gradients(
+    model: nn.Module, loss: Callable[..., Tensor], batch: Sequence[Any], records: int
+) -> list[dict[str, Tensor]]:
+    """The gradient of each record's loss by plain autograd, for every trained parameter; zeros where it is unused."""
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    result = []
+    for record in range(records):
+        losses = loss(model, *_alone(batch, record))
+        grads = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+        result.append(
+            {
+                name: torch.zeros_like(value) if grad is None else grad.detach().to_dense()
+                for (name, value), grad in zip(trained.items(), grads, strict=True)
+            }
+        )
+    return result
+
+
+def _alone(batch: Sequence[Any], record: int) -> tuple[Any, ...]:
+    cut = tree_map(lambda leaf: leaf[record : record + 1] if isinstance(leaf, Tensor) else leaf, tuple(batch))
+    return tuple(cut)

@@ -1,0 +1,104 @@
+"""What a layer rule must offer, and what follows from it for every rule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Sums = dict[str, Tensor]
+"""Slot of a parameter in its layer ("weight", "bias") to a tensor."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What one use of a layer left behind: its input and the gradient at its output, both with records first.
+
+    ``input`` is None for a use whose parameter gradient does not depend on it. ``slots`` are the parameters of this use
+    that are trained. Sensitive: lives as long as the capture that made it.
+    """
+
+    input: Tensor | None
+    output_grad: Tensor
+    slots: tuple[str, ...]
+
+    @property
+    def records(self) -> int:
+        return self.output_grad.shape[0]
+
+    def rows(self, start: int, stop: int) -> Pair:
+        """The same use for records ``start`` to ``stop``."""
+        part = None if self.input is None else self.input[start:stop]
+        return Pair(part, self.output_grad[start:stop], self.slots)
+
+    def without(self, bad: Tensor) -> Pair:
+        """The same use with the records marked in ``bad`` blanked: zeros in, zeros out."""
+        return Pair(None if self.input is None else _blank(self.input, bad), _blank(self.output_grad, bad), self.slots)
+
+
+class Rule(ABC):
+    """How the parameter gradients of one kind of layer follow from the pair (input, output gradient).
+
+    A rule is made for one use and holds its settings (stride, shape of the weight, ...). ``per_example`` defines it. Where
+    ``instantiates`` is False the other two are closed forms that need no per-example gradients, and agree with them.
+    """
+
+    @abstractmethod
+    def per_example(self, pair: Pair) -> Sums:
+        """The gradient of every record, ``[records, *shape of the parameter]``."""
+
+    @abstractmethod
+    def working_size(self, pair: Pair) -> int:
+        """How many numbers per record ``per_example`` makes, temporaries included."""
+
+    def instantiates(self, pair: Pair) -> bool:  # noqa: ARG002
+        """Whether per-example gradients are the cheaper way for these shapes."""
+        return True
+
+    def square_norms(self, pair: Pair) -> Sums:
+        """The squared norm of every record's gradient, ``[records]``."""
+        return {slot: square_norm(grads) for slot, grads in instantiate(self, pair).items()}
+
+    def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
+        """The sum over records of weight times gradient, of the parameter's shape."""
+        return {slot: weigh(grads, weights) for slot, grads in instantiate(self, pair).items()}
+
+
+_CPU_SLICE, _GPU_SLICE = 1 << 19, 1 << 26
+"""Numbers instantiated at a time: on a CPU what stays in its cache (2 MB; four times faster than 32 MB for a 5x5
+convolution), elsewhere what keeps the device busy."""
+
+
+def slices(pair: Pair, numbers_per_record: int) -> list[tuple[int, int]]:
+    """Ranges of records whose per-example numbers fit a slice."""
+    numbers = _CPU_SLICE if pair.output_grad.device.type == "cpu" else _GPU_SLICE
+    width = max(1, numbers // max(1, numbers_per_record))
+    return [(start, min(pair.records, start + width)) for start in range(0, pair.records, width)]
+
+
+def instantiate(rule: Rule, pair: Pair) -> Sums:
+    """``rule.per_example`` slice by slice, so that its temporaries stay small."""
+    parts = [rule.per_example(pair.rows(start, stop)) for start, stop in slices(pair, rule.working_size(pair))]
+    return parts[0] if len(parts) == 1 else {slot: torch.cat([part[slot] for part in parts]) for slot in parts[0]}
+
+
+def square_norm(grads: Tensor) -> Tensor:
+    """``[records, ...]`` to the squared norm of every record."""
+    flat = grads.reshape(grads.shape[0], -1)
+    return torch.linalg.vector_norm(flat, dim=1).square_()
+
+
+def scale_rows(rows: Tensor, weights: Tensor) -> Tensor:
+    """Every record of ``rows`` times its weight."""
+    return rows * weights.view(-1, *[1] * (rows.dim() - 1))
+
+
+def weigh(grads: Tensor, weights: Tensor) -> Tensor:
+    """The weighted sum over records of ``[records, *shape]``."""
+    return (weights @ grads.reshape(grads.shape[0], -1)).view(grads.shape[1:])
+
+
+def _blank(rows: Tensor, bad: Tensor) -> Tensor:
+    return rows.masked_fill(bad.view(-1, *[1] * (rows.dim() - 1)), 0)

@@ -1,0 +1,140 @@
+"""Convolutions and transposed convolutions of one to three dimensions, through their patches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from adadp.gradients.rules.base import Pair, Rule, Sums, scale_rows, slices, square_norm
+from adadp.gradients.rules.linear import gram_square_norm
+
+
+@dataclass(frozen=True)
+class ConvolutionRule(Rule):
+    """``conv1d/2d/3d``, or with ``transposed`` ``conv_transpose1d/2d/3d``; any stride, padding, dilation and groups.
+
+    The gradient of one record is a matrix product over positions: patches of the input times the output gradient. For a
+    transposed convolution the two change places, because it is the gradient of a convolution with respect to its input.
+    """
+
+    weight_shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    transposed: bool = False
+
+    def working_size(self, pair: Pair) -> int:
+        if "weight" not in pair.slots:
+            return pair.output_grad.shape[1]
+        positions = _product(self._sides(pair)[1].shape[2:])
+        return _product(self.weight_shape[1:]) * (self.weight_shape[0] + self.groups * positions)
+
+    def instantiates(self, pair: Pair) -> bool:
+        """By multiplications per record and group: two Gram matrices over the positions, or the product itself."""
+        if "weight" not in pair.slots:
+            return True
+        positions = _product(self._sides(pair)[1].shape[2:])
+        patch, channels = _product(self.weight_shape[1:]), self.weight_shape[0] // self.groups
+        return positions * (patch + channels) >= patch * channels
+
+    def per_example(self, pair: Pair) -> Sums:
+        grads = {}
+        if "weight" in pair.slots:
+            patches, points = self._matrices(pair)
+            product = torch.matmul(points, patches.mT)
+            grads["weight"] = product.view(pair.records, *self.weight_shape)
+        if "bias" in pair.slots:
+            grads["bias"] = pair.output_grad.flatten(2).sum(2)
+        return grads
+
+    def square_norms(self, pair: Pair) -> Sums:
+        norms = {}
+        if "weight" in pair.slots:
+            parts = [self._gram_norms(pair.rows(start, stop)) for start, stop in slices(pair, self.working_size(pair))]
+            norms["weight"] = torch.cat(parts)
+        if "bias" in pair.slots:
+            norms["bias"] = square_norm(pair.output_grad.flatten(2).sum(2))
+        return norms
+
+    def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
+        sums = {}
+        scaled = scale_rows(pair.output_grad, weights)
+        if "weight" in pair.slots:
+            assert pair.input is not None
+            _, sums["weight"], _ = torch.ops.aten.convolution_backward(
+                scaled,
+                pair.input,
+                pair.input.new_empty(1).expand(self.weight_shape),
+                None,
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.transposed,
+                [0] * len(self.stride),
+                self.groups,
+                [False, True, False],
+            )
+        if "bias" in pair.slots:
+            sums["bias"] = scaled.flatten(2).sum((0, 2))
+        return sums
+
+    def _sides(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        """The tensor patches are cut from, and the one with a value per patch."""
+        assert pair.input is not None
+        return (pair.output_grad, pair.input) if self.transposed else (pair.input, pair.output_grad)
+
+    def _matrices(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        """Patches ``[records, groups, patch, positions]`` and values ``[records, groups, channels, positions]``."""
+        image, points = self._sides(pair)
+        patches = unfold(
+            image, self.weight_shape[2:], tuple(points.shape[2:]), self.stride, self.padding, self.dilation
+        )
+        records = pair.records
+        positions = patches.shape[-1]
+        return (
+            patches.reshape(records, self.groups, -1, positions),
+            points.reshape(records, self.groups, -1, positions),
+        )
+
+    def _gram_norms(self, pair: Pair) -> Tensor:
+        patches, points = self._matrices(pair)
+        norms = gram_square_norm(patches.flatten(0, 1).mT, points.flatten(0, 1).mT)
+        return norms.view(pair.records, self.groups).sum(1)
+
+
+def unfold(
+    image: Tensor,
+    kernel: tuple[int, ...],
+    positions: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> Tensor:
+    """Patches of ``[records, channels, *space]`` as ``[records, channels * kernel, positions]``, for any dimension.
+
+    ``positions`` may stop short of the last place where the kernel fits (a transposed convolution's output padding).
+    """
+    if any(padding):
+        image = F.pad(image, [side for pad in reversed(padding) for side in (pad, pad)])
+    steps = image.stride()[2:]
+    view = image.as_strided(
+        (*image.shape[:2], *kernel, *positions),
+        (
+            *image.stride()[:2],
+            *(step * dilate for step, dilate in zip(steps, dilation, strict=True)),
+            *(step * skip for step, skip in zip(steps, stride, strict=True)),
+        ),
+        image.storage_offset(),
+    )
+    return view.reshape(image.shape[0], image.shape[1] * _product(kernel), _product(positions))
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product

@@ -1,0 +1,99 @@
+"""Products of an input with a weight matrix: linear layers, attention projections, ``x @ W``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adadp.gradients.rules.base import Pair, Rule, Sums, scale_rows, square_norm, weigh
+
+ROUNDING = 2.0**-20
+"""Allowance for float32 rounding in a norm from Gram matrices, relative to (sum_t |a_t||d_t|)^2, its condition."""
+
+
+@dataclass(frozen=True)
+class LinearRule(Rule):
+    """``y = x W^T + b``; with ``transposed`` the parameter is ``W^T`` and ``y = x W``.
+
+    The gradient of one record is the sum over its positions t of d_t a_t^T. With one position its norm is |a| |d|. With
+    several it is either computed and squared, or read off two Gram matrices (the ghost norm; Li et al. 2022,
+    arXiv:2110.05679), whichever needs fewer multiplications.
+    """
+
+    transposed: bool = False
+
+    def working_size(self, pair: Pair) -> int:
+        inputs = 0 if pair.input is None else pair.input.shape[-1]
+        return (inputs + 1) * pair.output_grad.shape[-1]
+
+    def per_example(self, pair: Pair) -> Sums:
+        grads = {}
+        d = _positions(pair.output_grad)
+        if "weight" in pair.slots:
+            a = _positions(_input(pair))
+            grads["weight"] = torch.bmm(a.mT, d) if self.transposed else torch.bmm(d.mT, a)
+        if "bias" in pair.slots:
+            grads["bias"] = d.sum(1)
+        return grads
+
+    def instantiates(self, pair: Pair) -> bool:
+        """By multiplications per record: positions^2 (inputs + outputs) for two Gram matrices, or the product itself."""
+        if "weight" not in pair.slots:
+            return True
+        inputs, outputs = _input(pair).shape[-1], pair.output_grad.shape[-1]
+        positions = pair.output_grad[0].numel() // outputs
+        return positions > 1 and positions * (inputs + outputs) >= inputs * outputs
+
+    def square_norms(self, pair: Pair) -> Sums:
+        norms = {}
+        d = _positions(pair.output_grad)
+        if "weight" in pair.slots:
+            a = _positions(_input(pair))
+            norms["weight"] = square_norm(a) * square_norm(d) if d.shape[1] == 1 else gram_square_norm(a, d)
+        if "bias" in pair.slots:
+            norms["bias"] = square_norm(d if d.shape[1] == 1 else d.sum(1))
+        return norms
+
+    def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
+        sums = {}
+        d = _positions(pair.output_grad)
+        if "weight" in pair.slots:
+            a = _positions(_input(pair))
+            if a.shape[2] <= d.shape[2]:  # the smaller side carries the weights
+                sums["weight"] = d.flatten(0, 1).t() @ scale_rows(a, weights).flatten(0, 1)
+            else:
+                sums["weight"] = scale_rows(d, weights).flatten(0, 1).t() @ a.flatten(0, 1)
+            if self.transposed:
+                sums["weight"] = sums["weight"].t()
+        if "bias" in pair.slots:
+            sums["bias"] = weigh(d if d.shape[1] == 1 else d.sum(1), weights).reshape(-1)
+        return sums
+
+
+def gram_square_norm(a: Tensor, d: Tensor) -> Tensor:
+    """|sum_t d_t a_t^T|^2 = sum_{t,s} (a_t . a_s)(d_t . d_s) for ``[records, positions, width]``, never too small.
+
+    Where the terms cancel, rounding could make the result smaller than the truth and a record's weight larger than its
+    bound allows: ``ROUNDING`` times the condition of the sum is added.
+    """
+    gram_a, gram_d = torch.bmm(a, a.mT), torch.bmm(d, d.mT)
+    size = (_diagonal(gram_a) * _diagonal(gram_d)).clamp_(min=0).sqrt_().sum(1)
+    return (gram_a.mul_(gram_d)).sum((1, 2)).clamp_(min=0).add_(size.square_(), alpha=ROUNDING)
+
+
+def _diagonal(gram: Tensor) -> Tensor:
+    return gram.diagonal(dim1=1, dim2=2)
+
+
+def _positions(rows: Tensor) -> Tensor:
+    """``[records, ..., width]`` as ``[records, positions, width]``."""
+    if rows.dim() == 2:
+        return rows.unsqueeze(1)
+    return rows if rows.dim() == 3 else rows.flatten(1, -2)
+
+
+def _input(pair: Pair) -> Tensor:
+    assert pair.input is not None
+    return pair.input

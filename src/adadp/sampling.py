@@ -1,0 +1,398 @@
+"""HOW lots are drawn, and how that way of drawing is charged: the sampling that happens is the one accounted.
+
+A sampler draws the lots and wraps the releases made on them into events, so no other sampling can be accounted than
+the one that ran.
+
+    sampler     a lot is                                    charged                        neighbours
+    poisson     each record by its own coin                 every step, PoissonSampled     any (add-remove)
+    fixed       a uniform subset of lot_size records        every step, FixedSizeSampled   replace-one, zero-out
+    reshuffle   a batch of an epoch; batches are disjoint   every epoch, ReshuffledEpoch   any (zero-out)
+
+Edge cases:
+
+    q = 1, or lot_size = N        every record in every lot
+    no coin shows heads           an empty lot: a normal step, released and charged like any other
+    N not a multiple of lot_size  the last batch of a reshuffled epoch is shorter; the divisor stays lot_size
+    a run ends within an epoch    the whole epoch is paid, at its first step
+    N < 2, lot_size > N, q = 0    refused
+
+A lot is sensitive: it must not be logged or saved. ``expected_lot_size`` is the public number to divide by. The number
+of records is taken as public wherever a rate or a number of batches is computed from it (L/N, N/L); ``PoissonSampler``
+with a given probability computes neither from it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from adadp import checks
+from adadp.errors import InputError
+from adadp.events import Event, FixedSizeSampled, Neighbours, PoissonSampled, Repeated, ReshuffledEpoch, compose
+from adadp.randomness import RandomSource
+
+ReleaseOf = Callable[[int], Event]
+"""The release, without its sampling, made on the lot of a step."""
+
+_PURPOSE = "sampling"
+
+
+class Sampler(ABC):
+    """How the lots of a data set are drawn, and the event that says so. Samplers are frozen.
+
+    A *round* is the steps whose lots come from one draw and which are charged together: one step, or for reshuffling
+    one epoch. Its draw is an *arrangement*, from which the lot of each of its steps can be read.
+    """
+
+    name: ClassVar[str]
+    """What the sampling is called in text."""
+
+    records: int
+    """How many records there are, N."""
+
+    neighbours: Neighbours
+    """Between which data sets the charged events compare."""
+
+    @property
+    @abstractmethod
+    def expected_lot_size(self) -> float:
+        """What a sum over a lot is divided by: public, and the same whatever lot is drawn."""
+
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> int:
+        """How many lots it takes to have met every record, once on average."""
+
+    @property
+    def steps_per_round(self) -> int:
+        """How many consecutive steps share one draw and one charge."""
+        return 1
+
+    @abstractmethod
+    def arrange(self, number: int, source: RandomSource) -> Tensor:
+        """Draw round ``number``, counted from 0. What comes back is sensitive."""
+
+    def pick(self, arrangement: Tensor, position: int) -> Tensor:  # noqa: ARG002
+        """The sorted indices of the lot at ``position`` of what ``arrange`` drew: all of it, if it is for one step."""
+        return arrangement
+
+    @abstractmethod
+    def _sampled(self, releases: tuple[Event, ...]) -> Event:
+        """One round in which each of the distinct ``releases`` was made on one lot or more, as an event."""
+
+    @final
+    def draw(self, step: int, source: RandomSource) -> Tensor:
+        """The sorted indices of the lot of ``step``: sensitive, and possibly none.
+
+        Where several steps share a draw it must come out the same for each of them, so the source must be reproducible;
+        ``Lots`` remembers the draw of a source that is not.
+        """
+        number, position = self._place(step)
+        if self.steps_per_round > 1 and not source.reproducible:
+            raise InputError(
+                f"A {self.name} lot cannot be drawn by itself from a source that cannot be replayed.",
+                why="The batches of an epoch are disjoint only if they come from one draw.",
+                fix="Ask Lots(sampler, source).lot(step), which remembers the draw.",
+            )
+        return self.pick(self.arrange(number, source), position)
+
+    @final
+    def amplify(self, release: Event) -> Event:
+        """One round in which ``release`` was made on every lot."""
+        return self._round((release,))
+
+    @final
+    def charge(self, step: int, release_of: ReleaseOf, *, resumed: bool = False) -> Event | None:
+        """What must be charged before the release of ``step``; None if its round has been paid for.
+
+        A round is paid for at its first step and covers one release per lot. A run that starts again within a round
+        (``resumed``) may release lots a second time, with new noise: it pays for the rest of the round once more,
+        unless it knows that nothing was released after the point it resumes from.
+        """
+        number, position = self._place(step)
+        if position and not resumed:
+            return None
+        return self._round(self._distinct(number, position, release_of))
+
+    @final
+    def planned(self, steps: int, release_of: ReleaseOf) -> Event:
+        """Everything that ``charge`` asks for in an uninterrupted run of ``steps`` steps.
+
+        Equal charges are counted together, in the order of their first appearance. ``release_of`` is asked for every
+        step of the last round, also for those the run does not reach.
+        """
+        steps = checks.count("steps", steps)
+        rounds = range(-(-steps // self.steps_per_round))
+        counts: dict[tuple[Event, ...], int] = {}
+        for releases, group in groupby(self._distinct(number, 0, release_of) for number in rounds):
+            counts[releases] = counts.get(releases, 0) + sum(1 for _ in group)
+        return compose(*(Repeated(self._round(releases), count) for releases, count in counts.items()))
+
+    def _place(self, step: int) -> tuple[int, int]:
+        """The round of ``step`` and the position in it."""
+        return divmod(checks.count("step", step, minimum=0, why="Steps are counted from 0."), self.steps_per_round)
+
+    def _distinct(self, number: int, position: int, release_of: ReleaseOf) -> tuple[Event, ...]:
+        """The distinct releases of round ``number`` from ``position`` on."""
+        first, end = number * self.steps_per_round + position, (number + 1) * self.steps_per_round
+        return tuple(dict.fromkeys(release_of(step) for step in range(first, end)))
+
+    def _round(self, releases: tuple[Event, ...]) -> Event:
+        for release in releases:
+            if release.neighbours is not self.neighbours:
+                raise InputError(
+                    f"A release for {release.neighbours.value} neighbours was made on lots sampled for "
+                    f"{self.neighbours.value} neighbours.",
+                    why="The guarantee of one says nothing about the other.",
+                    fix="Give the sampler and its releases the same neighbours.",
+                )
+        return self._sampled(releases)
+
+
+@final
+@dataclass(frozen=True)
+class PoissonSampler(Sampler):
+    """Each record is in a lot with ``sampling_probability``, by a coin of its own. Lots vary in size.
+
+    The coins have 64 bits and are never more likely to show heads than is accounted (``RandomSource.coins``).
+    """
+
+    name = "poisson"
+    records: int
+    sampling_probability: float
+    neighbours: Neighbours = Neighbours.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        why = "It is each record's chance to be in a lot; with 0 no record is ever used."
+        q = checks.probability("sampling_probability", self.sampling_probability, why=why)
+        _keep(self, sampling_probability=checks.positive("sampling_probability", q, why=why))
+
+    @classmethod
+    def of_lot_size(
+        cls, records: int, lot_size: float, neighbours: Neighbours | str = Neighbours.ADD_REMOVE
+    ) -> PoissonSampler:
+        """The sampler whose lots hold ``lot_size`` records on average. Its probability discloses ``records``."""
+        records = _records(records)
+        size = checks.positive("lot_size", lot_size, why="It is the expected size of a lot.")
+        return cls(records, _at_most(records, size) / records, Neighbours.parse(neighbours))
+
+    @property
+    def expected_lot_size(self) -> float:
+        return self.sampling_probability * self.records
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(1 / self.sampling_probability - 1e-9)
+
+    def arrange(self, number: int, source: RandomSource) -> Tensor:
+        coins = source.coins(self.records, self.sampling_probability, purpose=_PURPOSE, step=number)
+        return coins.nonzero().squeeze(1)
+
+    def _sampled(self, releases: tuple[Event, ...]) -> Event:
+        (release,) = releases
+        return PoissonSampled(self.sampling_probability, release)
+
+
+@final
+@dataclass(frozen=True)
+class FixedSizeSampler(Sampler):
+    """A lot is a uniformly drawn subset of ``lot_size`` records, drawn anew for every step.
+
+    The number of records is public here, so no neighbour has one more.
+    """
+
+    name = "fixed"
+    records: int
+    lot_size: int
+    neighbours: Neighbours = Neighbours.REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        _keep(self, lot_size=_lot_size(self.records, self.lot_size))
+        if self.neighbours is Neighbours.ADD_REMOVE:
+            raise InputError(
+                "Lots of fixed size were declared with add-remove neighbours.",
+                why="Adding a record changes the fraction L/N and with it every other record's chance to be drawn.",
+                fix="Use replace-one or zero-out neighbours, or Poisson sampling.",
+            )
+
+    @property
+    def expected_lot_size(self) -> float:
+        return float(self.lot_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.records // self.lot_size)
+
+    def arrange(self, number: int, source: RandomSource) -> Tensor:
+        order = source.permutation(self.records, purpose=_PURPOSE, step=number)
+        return order[: self.lot_size].sort().values
+
+    def _sampled(self, releases: tuple[Event, ...]) -> Event:
+        (release,) = releases
+        return FixedSizeSampled(self.lot_size / self.records, release)
+
+
+@final
+@dataclass(frozen=True)
+class ReshuffledSampler(Sampler):
+    """Every epoch deals the records into disjoint batches, so a record meets one batch per epoch.
+
+    An epoch costs what its most expensive batch costs and nothing is claimed for the shuffling (Yu et al. 2019,
+    Theorem 2). That needs a record's batch not to depend on the other records. For neighbours of the same size the
+    batches are slices of ``lot_size`` of a shuffled order. For add-remove neighbours, where one record more would move
+    the others, each record draws its batch by itself: batches then vary in size, around N over their number.
+    """
+
+    name = "reshuffle"
+    records: int
+    lot_size: int
+    neighbours: Neighbours = Neighbours.ZERO_OUT
+
+    def __post_init__(self) -> None:
+        _keep(self, lot_size=_lot_size(self.records, self.lot_size))
+
+    @property
+    def independent_assignment(self) -> bool:
+        """Whether each record draws its batch by itself."""
+        return self.neighbours is Neighbours.ADD_REMOVE
+
+    @property
+    def expected_lot_size(self) -> float:
+        return float(self.lot_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.records // self.lot_size)
+
+    @property
+    def steps_per_round(self) -> int:
+        return self.steps_per_epoch
+
+    def arrange(self, number: int, source: RandomSource) -> Tensor:
+        """The batch of each record in epoch ``number``."""
+        if self.independent_assignment:
+            uniforms = source.uniform(self.records, purpose=_PURPOSE, step=number)
+            return (uniforms * self.steps_per_epoch).long()
+        return source.permutation(self.records, purpose=_PURPOSE, step=number) // self.lot_size
+
+    def pick(self, arrangement: Tensor, position: int) -> Tensor:
+        return (arrangement == position).nonzero().squeeze(1)
+
+    def _sampled(self, releases: tuple[Event, ...]) -> Event:
+        return ReshuffledEpoch(releases, self.independent_assignment)
+
+
+class Lots:
+    """The lots of one run: a sampler, a source, and the draw of the round at hand where steps share one.
+
+    Reshuffled batches from a secure source exist only here, so rounds go forward and are entered at their first step or
+    by ``restore``; otherwise a record could meet two batches of an epoch that was paid for once. What ``state`` then
+    holds may be saved with the model: it was drawn without a look at the data, and reshuffling claims no amplification
+    from keeping it secret. A Poisson or fixed-size lot is secret: it is neither remembered nor saved.
+    """
+
+    def __init__(self, sampler: Sampler, source: RandomSource) -> None:
+        self.sampler = sampler
+        self.source = source
+        self._round: tuple[int, Tensor] | None = None
+
+    def lot(self, step: int) -> Tensor:
+        """The sorted indices of the lot of ``step``: sensitive, and possibly none."""
+        sampler = self.sampler
+        if sampler.steps_per_round == 1:
+            return sampler.draw(step, self.source)
+        step = checks.count("step", step, minimum=0, why="Steps are counted from 0.")
+        number, position = divmod(step, sampler.steps_per_round)
+        if self._round is None or self._round[0] != number:
+            self._check_entry(number, position)
+            self._round = number, sampler.arrange(number, self.source)
+        return sampler.pick(self._round[1], position)
+
+    def state(self) -> dict[str, int | Tensor]:
+        """What a checkpoint must hold to go on within a round; empty where the source can be asked again."""
+        if self._round is None or self.source.reproducible:
+            return {}
+        number, arrangement = self._round
+        return {"round": number, "arrangement": arrangement.clone()}
+
+    def restore(self, state: Mapping[str, int | Tensor]) -> None:
+        """Go on from what ``state`` returned, in this process or another."""
+        if not state:
+            self._round = None
+            return
+        number, arrangement = state.get("round"), state.get("arrangement")
+        if (
+            set(state) != {"round", "arrangement"}
+            or not isinstance(number, int)
+            or not isinstance(arrangement, Tensor)
+            or arrangement.shape != (self.sampler.records,)
+            or self.sampler.steps_per_round == 1
+        ):
+            raise InputError(
+                "The saved state of the lots does not fit this sampler.",
+                why="Batches dealt otherwise could meet a record twice in one epoch.",
+                fix="Resume with the data and the sampling the checkpoint was written with.",
+            )
+        self._round = number, arrangement.to("cpu", torch.int64, copy=True)
+
+    def _check_entry(self, number: int, position: int) -> None:
+        """Refuse to deal a round that may have been dealt before, in another way."""
+        if self.source.reproducible or (position == 0 and (self._round is None or number > self._round[0])):
+            return
+        raise InputError(
+            f"The batches of epoch {number} are not at hand, and a secure source cannot deal them again.",
+            why="Dealt anew, a record could meet two batches of an epoch that was paid for once.",
+            fix="Restore the state saved with the checkpoint, or go on with the first step of the next epoch.",
+        )
+
+
+def sampler(sampling: str, records: int, lot_size: float, neighbours: Neighbours | str | None = None) -> Sampler:
+    """The sampler called ``sampling``, with the neighbours usual for it unless others are given."""
+    kinds: dict[str, Callable[..., Sampler]] = {
+        PoissonSampler.name: PoissonSampler.of_lot_size,
+        FixedSizeSampler.name: FixedSizeSampler,
+        ReshuffledSampler.name: ReshuffledSampler,
+    }
+    if sampling not in kinds:
+        raise InputError(
+            f"Unknown sampling {sampling!r}.",
+            why="How lots are drawn decides what a step costs.",
+            fix=f"Use one of: {', '.join(kinds)}.",
+        )
+    given = () if neighbours is None else (Neighbours.parse(neighbours),)
+    return kinds[sampling](records, lot_size, *given)
+
+
+def _keep(sampler: Sampler, **values: float) -> None:
+    """Store checked values in a frozen sampler."""
+    values["records"] = _records(sampler.records)
+    for name, value in values.items():
+        object.__setattr__(sampler, name, value)
+    object.__setattr__(sampler, "neighbours", Neighbours.parse(sampler.neighbours))
+
+
+def _records(records: object) -> int:
+    return checks.count("records", records, minimum=2, why="A single record has no others to hide among.")
+
+
+def _lot_size(records: object, lot_size: object) -> int:
+    """A whole lot size between 1 and ``records``."""
+    size = checks.count("lot_size", lot_size, why="An empty lot teaches nothing.")
+    return int(_at_most(_records(records), size))
+
+
+def _at_most(records: int, lot_size: float) -> float:
+    if lot_size > records:
+        raise InputError(
+            f"lot_size must not exceed the number of records, got {lot_size:g} of {records}.",
+            why="A record is in a lot at most once.",
+            fix=f"Pass lot_size <= {records}.",
+        )
+    return lot_size

@@ -1,0 +1,151 @@
+"""One private step: a lot is drawn, its clipped sum is made, charged, and released with noise.
+
+Everything above the trust line in ``PrivateGradients.release`` is sensitive and dies there; everything below is public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adadp import checks
+from adadp.clipping import AdaptiveClipRule
+from adadp.errors import InputError
+from adadp.gradients import GradientEngine
+from adadp.ledger import Ledger
+from adadp.noise import GaussianMechanism
+from adadp.plan import Plan
+from adadp.randomness import RandomSource, SecureSource, SeededSource
+from adadp.records import Data, Records
+from adadp.sampling import Lots
+
+DEFAULT_MEMORY = 1 << 30
+"""Bytes that ``chunk_size="auto"`` stays inside unless told otherwise: 1 GiB."""
+
+
+class PrivateGradients:
+    """Private gradients of a model, one lot at a time, for a training loop of your own.
+
+    ``loss(model, *batch)`` returns one loss per record. Each ``release`` draws a lot as the plan says, clips every
+    record's gradient, charges the ledger, adds noise, and leaves the result (divided by the public lot size) in the
+    ``.grad`` of the model's parameters for any optimizer. The model itself is neither wrapped nor renamed.
+
+    ``ledger`` should have been created with ``PlannedBudget(plan.event())``. ``seed`` None is secure randomness; a seed
+    makes the run reproducible and not secure. ``chunk_size`` is how many records are processed at once: the result does
+    not depend on it beyond rounding.
+
+    ====================================  ============================================================================
+    an empty lot                          noise alone is released, and charged
+    a record with NaN, Inf, or whose      contributes nothing; the run goes on
+    squared norm overflows
+    the budget is spent                   ``BudgetExceeded``; nothing is released, the parameters are untouched
+    the forward pass raises               the error goes on; nothing was charged
+    ====================================  ============================================================================
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Data | Records,
+        loss: Callable[..., Tensor],
+        plan: Plan,
+        ledger: Ledger,
+        *,
+        seed: int | RandomSource | None = None,
+        chunk_size: int | str = "auto",
+        memory_limit: int = DEFAULT_MEMORY,
+    ) -> None:
+        device = next((value.device for value in model.parameters()), torch.device("cpu"))
+        self.model = model
+        self.plan = plan
+        self.ledger = ledger
+        self.source = seed if isinstance(seed, RandomSource) else _source(seed)
+        self.step = 0
+        """How many steps were released; the next ``release`` is for this step, counted from 0."""
+        self._records = data if isinstance(data, Records) else Records(data, device)
+        self.lots = Lots(plan.sampler_for(len(self._records)), self.source)
+        self._engine = GradientEngine(model, loss, self._records.example())
+        self._groups = plan.clip.groups(self._engine.names)
+        self.clip_state = plan.clip.initial_state()
+        plan.clip.l2_bound(len(self._groups), self.clip_state)
+        self.notes = self._engine.notes
+        self.chunk_size = self._chunk(chunk_size, memory_limit)
+        self._mechanism = GaussianMechanism()
+
+    def release(self, *, paid: bool = False) -> dict[str, Tensor]:
+        """Release the gradient of the next lot, into ``.grad`` and as a dict by parameter name.
+
+        ``paid`` says that an earlier process has charged this very step and is being replayed with the same random
+        numbers; only a resumed, seeded run may say so.
+        """
+        plan, step, state = self.plan, self.step, self.clip_state
+        total, count = self._sum_of_lot(step)
+        charge = None if paid else plan.charge_at(step)
+        if charge is not None:
+            self.ledger.charge(charge)
+        # ======================== trust line: above sensitive, below public ========================
+        released = self._mechanism.release(
+            total,
+            l2_bound=plan.clip.l2_bound(len(self._groups), state),
+            noise_multiplier=plan.noise_multiplier_at(step),
+            source=self.source,
+            step=step,
+        )
+        if isinstance(plan.clip, AdaptiveClipRule):
+            noisy = self._mechanism.release(
+                {"count": count},
+                l2_bound=plan.clip.count_bound,
+                noise_multiplier=plan.clip.count_noise_multiplier,
+                source=self.source,
+                step=step,
+                purpose="count",
+            )
+            self.clip_state = plan.clip.update(state, float(noisy["count"]) / plan.lot_size)
+        self.step += 1
+        gradients = {name: value.div_(plan.lot_size) for name, value in released.items()}
+        for name, parameter in self.model.named_parameters():
+            if name in gradients:
+                parameter.grad = gradients[name].to(parameter.dtype)
+        return gradients
+
+    def _sum_of_lot(self, step: int) -> tuple[dict[str, Tensor], Tensor]:
+        """The clipped sum over the lot, chunk by chunk, and what the clip rule counts in it. Sensitive."""
+        rule, state = self.plan.clip, self.clip_state
+        total: dict[str, Tensor] | None = None
+        count = torch.zeros((), dtype=torch.float64)
+        for chunk in torch.split(self.lots.lot(step), self.chunk_size):
+            if not len(chunk):
+                continue
+            capture = self._engine.capture(self._records.batch(chunk))
+            square_norms = capture.square_norms(self._groups)
+            sums = capture.weighted_sums(rule.weights(square_norms, state), self._groups)
+            if isinstance(rule, AdaptiveClipRule):
+                count += rule.count_query(square_norms, state).to(count)
+            total = sums if total is None else {name: value.add_(sums[name]) for name, value in total.items()}
+        return (self._engine.zeros() if total is None else total), count
+
+    def _chunk(self, chunk_size: int | str, memory_limit: int) -> int:
+        if chunk_size == "auto":
+            return self._engine.chunk_size(memory_limit)
+        if isinstance(chunk_size, str):
+            raise InputError(f"chunk_size must be a number or 'auto', got {chunk_size!r}.", fix="Pass one of these.")
+        return checks.count("chunk_size", chunk_size)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside the model and its optimizer. Public, as far as the source is seeded or
+        the sampling is reshuffled; Poisson and fixed lots leave nothing here.
+        """
+        return {"step": self.step, "clip": dict(self.clip_state), "lots": self.lots.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self.step = checks.count("step", state["step"], minimum=0)
+        self.clip_state = dict(state["clip"])
+        self.lots.restore(state["lots"])
+
+
+def _source(seed: int | None) -> RandomSource:
+    return SecureSource() if seed is None else SeededSource(seed)

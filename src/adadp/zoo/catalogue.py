@@ -1,0 +1,44 @@
+"""The data sets by name. A new one is a small file with its entry, and a line here."""
+
+from __future__ import annotations
+
+import os
+
+from adadp.errors import InputError
+from adadp.zoo.cancer import CANCER
+from adadp.zoo.description import DataSet, LoadedData
+from adadp.zoo.fetching import fetch
+from adadp.zoo.mnist import MNIST
+
+DATA_SETS: dict[str, DataSet] = {entry.name: entry for entry in (CANCER, MNIST)}
+
+
+def find(name: str) -> DataSet:
+    """The entry called ``name``."""
+    if name not in DATA_SETS:
+        raise InputError(f"There is no data set {name!r}.", fix=f"Choose one of: {', '.join(DATA_SETS)}.")
+    return DATA_SETS[name]
+
+
+def load(
+    data: str | DataSet,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    source_dir: str | os.PathLike[str] | None = None,
+) -> LoadedData:
+    """A data set by name (or by an entry of your own) as tensors; fetched if it has to be.
+
+    Features are float32 and scaled by public constants only, the entry's ``scaling``: a mean, a standard deviation or a
+    maximum of the data would itself be a release, and would have to be paid for. Labels are int64 from 0.
+    """
+    import torch  # noqa: PLC0415  # the catalogue itself needs no torch, and `adadp data list` does not wait for it
+
+    entry = find(data) if isinstance(data, str) else data
+    fetched = fetch(entry, cache=cache, source_dir=source_dir)
+    (train_x, train_y), (test_x, test_y) = entry.read(fetched.contents)
+    return LoadedData(
+        train=(torch.from_numpy(train_x), torch.from_numpy(train_y)),
+        test=(torch.from_numpy(test_x), torch.from_numpy(test_y)),
+        classes=entry.classes,
+        description=entry,
+    )

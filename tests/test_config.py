@@ -1,0 +1,308 @@
+"""A configuration is refused when it is wrong, and survives TOML and the command line exactly."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adadp import config as room
+from adadp.accounting import ACCOUNTANTS
+from adadp.config import OPTIMIZERS, SAMPLINGS, TrainConfig, json_digest
+from adadp.errors import InputError
+from adadp.events import Neighbours
+
+GOOD = {"data": "mnist", "epsilon": 2.0, "delta": 1e-5}
+
+positives = st.floats(0, exclude_min=True, allow_infinity=False)
+counts = st.integers(1, 10**18)
+names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
+
+
+def maybe(strategy):
+    return st.none() | strategy
+
+
+@st.composite
+def configs(draw) -> TrainConfig:
+    optimizer = draw(st.sampled_from(sorted(OPTIMIZERS)))
+    lot = draw(maybe(counts))
+    shares = {
+        "privacy": draw(
+            st.fixed_dictionaries({"epsilon": positives}) | st.fixed_dictionaries({"sigma": positives | st.just(0.0)})
+        ),
+        "length": draw(
+            st.sampled_from(["epochs", "steps"]).flatmap(lambda name: st.builds(lambda n: {name: n}, counts))
+        ),
+        "rate": draw(
+            st.builds(lambda x: {"lr": x}, positives)
+            | st.builds(lambda x: {"lr_schedule": f"exp:s0={x!r},k=0.5"}, positives)
+        ),
+    }
+    return TrainConfig(
+        data=draw(names),
+        model=draw(maybe(names)),
+        method=draw(names),
+        delta=draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
+        lot=lot,
+        clip=draw(maybe(positives)),
+        clip_rule=draw(names),
+        optimizer=optimizer,
+        momentum=draw(st.floats(0, 1, exclude_max=True)) if OPTIMIZERS[optimizer] else 0.0,
+        weight_decay=draw(st.floats(0, allow_infinity=False)),
+        sampling=draw(st.sampled_from(SAMPLINGS)),
+        neighbours=draw(maybe(st.sampled_from(room.NEIGHBOURS))),
+        accountant=draw(st.sampled_from(room.ACCOUNTANTS)),
+        seed=draw(maybe(st.integers(0, 2**63 - 1))),
+        chunk_size=draw(st.just("auto") | counts),
+        memory_limit_mb=draw(maybe(counts)),
+        device=draw(st.sampled_from(["cpu", "mps", "cuda", "cuda:3"])),
+        threads=draw(maybe(counts)),
+        evaluate_every=draw(maybe(counts)),
+        checkpoint_every=draw(maybe(counts)),
+        records=None if lot is None else lot + draw(st.integers(0, 10**6)),
+        allow_nonprivate=shares["privacy"].get("sigma") == 0 or draw(st.booleans()),
+        unsafe_diagnostics=draw(st.booleans()),
+        searched=draw(st.integers(0, 10**6)),
+        **shares["privacy"],
+        **shares["length"],
+        **shares["rate"],
+    )
+
+
+# What is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": 0}, "epsilon must be greater than 0"),
+        ({"epsilon": -1.0}, "epsilon must be greater than 0"),
+        ({"epsilon": float("inf")}, "epsilon must be finite"),
+        ({"epsilon": float("nan")}, "epsilon must be finite"),
+        ({"epsilon": "2"}, "epsilon must be a number"),
+        ({"epsilon": True}, "epsilon must be a number"),
+        ({"epsilon": None}, "Neither epsilon nor sigma"),
+        ({"sigma": 1.1}, "Both epsilon and sigma"),
+        ({"epsilon": None, "sigma": 0}, "sigma is 0.*not private.*allow_nonprivate"),
+        ({"epsilon": None, "sigma": -0.5}, "sigma must not be negative"),
+        ({"delta": None}, "delta must be given"),
+        ({"delta": None, "epsilon": None, "sigma": 1.0}, "delta must be given"),
+        ({"delta": 0}, "delta must lie strictly between"),
+        ({"delta": 1.0}, "delta must lie strictly between"),
+        ({"delta": 2}, "delta must lie strictly between"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"steps": 1.5}, "steps must be a whole number"),
+        ({"epochs": 10, "steps": 100}, "Both epochs and steps"),
+        ({"lot": 0}, "lot must be at least 1"),
+        ({"lot": 11, "records": 10}, "lot must be at most records"),
+        ({"records": 0}, "records must be at least 1"),
+        ({"clip": 0.0}, "clip must be greater than 0"),
+        ({"lr": 0}, "lr must be greater than 0"),
+        ({"lr": 0.1, "lr_schedule": "exp:s0=1,k=1"}, "Both lr and lr_schedule"),
+        ({"lr_schedule": "linear:s0=1"}, "Unknown schedule shape 'linear'"),
+        ({"lr_schedule": 0.1}, "A schedule must be text"),
+        ({"optimizer": "sdg"}, "Unknown optimizer 'sdg'.*sgd, adam, adamw"),
+        ({"momentum": 1.0}, "momentum must be below 1"),
+        ({"momentum": -0.1}, "momentum must not be negative"),
+        ({"momentum": 0.9, "optimizer": "adam"}, "the optimizer adam takes none"),
+        ({"momentum": None}, "momentum must be a number"),
+        ({"weight_decay": -1}, "weight_decay must not be negative"),
+        ({"sampling": "shuffle"}, "Unknown sampling 'shuffle'.*poisson, fixed, reshuffle"),
+        ({"neighbours": "add"}, "Unknown neighbours 'add'.*add-remove"),
+        ({"accountant": "prv"}, "Unknown accountant 'prv'.*pld"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"seed": 2**63}, "seed must be below"),
+        ({"chunk_size": 0}, "chunk_size must be at least 1"),
+        ({"chunk_size": "big"}, "Unknown chunk_size 'big'"),
+        ({"chunk_size": None}, "chunk_size must be a whole number"),
+        ({"memory_limit_mb": 0}, "memory_limit_mb must be at least 1"),
+        ({"device": "gpu"}, "Unknown device 'gpu'.*cuda"),
+        ({"device": "cuda:"}, "Unknown device"),
+        ({"device": 0}, "device must be printable text"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"evaluate_every": 0}, "evaluate_every must be at least 1"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be at least 1"),
+        ({"allow_nonprivate": 1}, "allow_nonprivate must be true or false"),
+        ({"unsafe_diagnostics": "yes"}, "unsafe_diagnostics must be true or false"),
+        ({"searched": -1}, "searched must be at least 0"),
+        ({"data": ""}, "data must be printable text"),
+        ({"data": None}, "data must be printable text"),
+        ({"model": " "}, "model must be printable text"),
+        ({"method": "a\nb"}, "method must be printable text"),
+        ({"clip_rule": "\ud800"}, "clip_rule must be printable text"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(change, message):
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        TrainConfig(**{**GOOD, **change})
+
+
+def test_a_run_without_noise_needs_leave_and_then_no_delta():
+    free = TrainConfig("mnist", sigma=0, allow_nonprivate=True)
+    assert (free.sigma, free.delta) == (0.0, None)
+    with pytest.raises(InputError, match="delta must be given"):
+        TrainConfig("mnist", sigma=0.1, allow_nonprivate=True)
+
+
+def test_the_plain_configuration_is_accepted_and_frozen():
+    plain = TrainConfig(**GOOD)
+    assert (plain.optimizer, plain.sampling, plain.accountant, plain.chunk_size) == ("sgd", "poisson", "pld", "auto")
+    assert plain.seed is None
+    with pytest.raises(FrozenInstanceError):
+        plain.epsilon = 3.0
+
+
+def test_names_are_those_of_the_rooms_that_own_them():
+    assert set(room.ACCOUNTANTS) == set(ACCOUNTANTS)
+    assert set(room.NEIGHBOURS) == {relation.value for relation in Neighbours}
+
+
+# One spelling -----------------------------------------------------------------------------------------------------
+
+
+def test_equal_settings_have_one_spelling_and_one_digest():
+    loose = TrainConfig("mnist", epsilon=2, delta=1e-5, lot=600.0, weight_decay=-0.0, lr_schedule="exp:k=1e-2, s0=1.0")
+    strict = TrainConfig("mnist", epsilon=2.0, delta=1e-5, lot=600, weight_decay=0.0, lr_schedule="exp:s0=1,k=0.01")
+    assert loose == strict
+    assert repr(loose) == repr(strict)
+    assert loose.digest() == strict.digest()
+    assert loose.to_toml() == strict.to_toml()
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(TrainConfig)])
+def test_every_field_counts_for_the_digest(name):
+    base = TrainConfig("mnist", sigma=1.0, delta=1e-5, epochs=1, lr=0.1)
+    others = {
+        "model": "cnn", "epsilon": 1.0, "steps": 3, "lot": 2, "clip": 1.0, "lr_schedule": "uniform:s0=1", "seed": 0,
+        "optimizer": "adam", "momentum": 0.5, "sampling": "fixed", "neighbours": "zero-out", "accountant": "rdp",
+        "device": "cuda", "records": 9, "allow_nonprivate": True, "unsafe_diagnostics": True, "sigma": 2.0,
+        "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1,
+    }  # fmt: skip
+    changed = base.replace(**{name: others.get(name, 7 if name not in ("data", "method", "clip_rule") else "other")})
+    assert getattr(changed, name) != getattr(base, name)
+    assert changed.digest() != base.digest()
+
+
+def test_the_digest_is_pinned():
+    """It names the configuration in checkpoints, so that it must not change between releases unnoticed."""
+    assert TrainConfig(**GOOD).digest() == json_digest(
+        {
+            "data": "mnist", "method": "dpsgd", "epsilon": 2.0, "delta": 1e-5, "clip_rule": "flat", "optimizer": "sgd",
+            "momentum": 0.0, "weight_decay": 0.0, "sampling": "poisson", "accountant": "pld", "chunk_size": "auto",
+            "device": "cpu", "allow_nonprivate": False, "unsafe_diagnostics": False, "searched": 0,
+        }
+    )  # fmt: skip
+    assert json_digest({"b": 1, "a": [1.0, None]}) == "8075c44d7e50dec3f8149d7f772adea8115e4fbda82f803233dd0535ecda45db"
+
+
+# TOML -------------------------------------------------------------------------------------------------------------
+
+
+@given(configs())
+def test_toml_keeps_every_configuration(config):
+    again = TrainConfig.from_toml(config.to_toml())
+    assert again == config
+    assert again.digest() == config.digest()
+
+
+def test_none_is_left_out_of_toml():
+    text = TrainConfig(**GOOD).to_toml()
+    assert 'data = "mnist"' in text
+    assert "sigma" not in text
+    assert "None" not in text
+
+
+def test_a_file_is_read_by_its_path_with_or_without_a_byte_order_mark(tmp_path):
+    for start in (b"", b"\xef\xbb\xbf"):
+        (tmp_path / "run.toml").write_bytes(start + b'data = "mnist"\nepsilon = 2\ndelta = 1e-5\n')
+        assert TrainConfig.from_toml(tmp_path / "run.toml") == TrainConfig(**GOOD)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('data = "mnist"\nepsilom = 2', "Unknown setting 'epsilom'.*Did you mean epsilon"),
+        ("lr-schedule = 1", "Unknown setting 'lr-schedule'.*Did you mean lr_schedule"),
+        ("zzzzz = 1", "Unknown setting 'zzzzz'.*Use one of: data, model"),
+        ("[train]\nepsilon = 2", "Unknown setting 'train'"),
+        ("epsilon = 2", "data must be given"),
+        ('data = "mnist"\nepsilon = "two"\ndelta = 1e-5', "epsilon must be a number, got 'two'"),
+        ('data = "mnist"\nepsilon = nan\ndelta = 1e-5', "epsilon must be finite"),
+        ('data = "mnist"\nepsilon = 2\ndelta = 1e-5\nlot = [1]', r"lot must be a whole number, got \[1\]"),
+        ('data = "mnist"\nepsilon = 2\ndelta = 1e-5\ndevice.kind = "cpu"', "device must be printable text"),
+        ('data = "mnist"\nepsilon = 2024-01-01\ndelta = 1e-5', "epsilon must be a number"),
+        ("run.toml", "is not TOML.*A file is given as a Path"),
+        ("data = ", "is not TOML"),
+    ],
+)
+def test_toml_that_is_wrong_is_refused_by_key(text, message):
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        TrainConfig.from_toml(text)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"none\.toml cannot be read: No such file"):
+        TrainConfig.from_toml(tmp_path / "none.toml")
+    (tmp_path / "latin.toml").write_bytes(b'data = "\xe9"')
+    with pytest.raises(InputError, match=r"latin\.toml is not TOML"):
+        TrainConfig.from_toml(Path(tmp_path / "latin.toml"))
+
+
+# Flags ------------------------------------------------------------------------------------------------------------
+
+
+def test_flags_win_over_the_file():
+    file = TrainConfig("mnist", sigma=1.0, delta=1e-5, epochs=3, lr=0.1, lot=600)
+    new = file.replace(epsilon=2.0, steps=9, lr_schedule="uniform:s0=1", lot=None)
+    assert (new.epsilon, new.sigma, new.steps, new.epochs, new.lr, new.lot) == (2.0, None, 9, None, None, None)
+    assert file.replace() == file
+    assert file.replace(epochs=None).epochs is None
+
+
+def test_overrides_are_checked_like_everything_else():
+    file = TrainConfig(**GOOD)
+    with pytest.raises(InputError, match="Both epsilon and sigma"):
+        file.replace(epsilon=1.0, sigma=1.0)
+    with pytest.raises(InputError, match=r"Unknown setting 'epoch'.*Did you mean epochs"):
+        file.replace(epoch=3)
+    with pytest.raises(InputError, match="Neither epsilon nor sigma"):
+        file.replace(epsilon=None)
+
+
+NUMBERS = {"int": int, "int | None": int, "float": float, "float | None": float}
+
+
+def parse_command(command: str) -> TrainConfig:
+    """Read ``command`` as a shell and click do, with one option per field."""
+    program, verb, *arguments = shlex.split(command)
+    assert (program, verb) == ("adadp", "train")
+    options = []
+    for field in fields(TrainConfig):
+        flag = "--" + field.name.replace("_", "-")
+        if field.type == "bool":
+            options.append(click.Option([flag], is_flag=True, default=None))
+        else:
+            options.append(click.Option([flag], type=NUMBERS.get(field.type)))
+    given = click.Command("train", params=options).make_context("train", arguments).params
+    values = {name: value for name, value in given.items() if value is not None}
+    if values.get("chunk_size", "auto") != "auto":
+        values["chunk_size"] = int(values["chunk_size"])
+    return TrainConfig(**values)
+
+
+@given(configs())
+def test_the_command_line_keeps_every_configuration(config):
+    assert parse_command(config.as_command()) == config
+
+
+def test_the_command_says_what_differs_from_the_defaults():
+    config = TrainConfig("my data", sigma=0, allow_nonprivate=True, lr_schedule="exp:s0=1,k=0.5", chunk_size=8)
+    assert config.as_command() == (
+        "adadp train --data 'my data' --sigma 0.0 --lr-schedule exp:s0=1,k=0.5 --chunk-size 8 --allow-nonprivate"
+    )

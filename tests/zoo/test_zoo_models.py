@@ -1,0 +1,159 @@
+"""The networks: their shapes as the papers give them, and weights that depend on the seed alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from adadp.errors import InputError
+from adadp.zoo import DATA_SETS, find
+from adadp.zoo.models import MODELS, build_model, default_model, small_transformer
+
+MNIST_SHAPE = (1, 28, 28)
+
+
+def layers(model, kind):
+    return [module for module in model.modules() if isinstance(module, kind)]
+
+
+def widths(model):
+    return [(layer.in_features, layer.out_features) for layer in layers(model, nn.Linear)]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "expected"),
+    [
+        ("linear", MNIST_SHAPE, 10, [(784, 10)]),
+        ("linear", (9,), 2, [(9, 2)]),
+        ("mlp", MNIST_SHAPE, 10, [(784, 1000), (1000, 10)]),
+        ("mlp:1000", (60,), 10, [(60, 1000), (1000, 10)]),
+        ("mlp:256,128", MNIST_SHAPE, 10, [(784, 256), (256, 128), (128, 10)]),
+        ("cancer", (9,), 2, [(9, 10), (10, 20), (20, 10), (10, 2)]),
+        ("cnn", MNIST_SHAPE, 10, [(512, 32), (32, 10)]),
+        ("cnn-tanh", (3, 32, 32), 100, [(800, 32), (32, 100)]),
+    ],
+)
+def test_networks_have_the_widths_the_papers_give(name, shape, classes, expected):
+    model = build_model(name, input_shape=shape, classes=classes, seed=0)
+    assert widths(model) == expected
+    assert model(torch.zeros(3, *shape)).shape == (3, classes)
+    other = nn.Tanh if name.endswith("tanh") else nn.ReLU
+    assert len(layers(model, other)) == len(layers(model, (nn.Linear, nn.Conv2d))) - 1
+    assert len(layers(model, (nn.Tanh, nn.ReLU))) == len(layers(model, other))
+    assert not isinstance(list(model.modules())[-1], (nn.ReLU, nn.Tanh)), "logits are not cut"
+
+
+def test_the_convolutional_network_is_that_of_the_opacus_example():
+    model = build_model("cnn", input_shape=MNIST_SHAPE, classes=10, seed=0)
+    first, second = layers(model, nn.Conv2d)
+    assert (first.in_channels, first.out_channels, first.kernel_size, first.stride, first.padding) == (
+        *(1, 16, (8, 8), (2, 2), (3, 3)),
+    )
+    assert (second.in_channels, second.out_channels, second.kernel_size, second.stride, second.padding) == (
+        *(16, 32, (4, 4), (2, 2), (0, 0)),
+    )
+    assert [(pool.kernel_size, pool.stride) for pool in layers(model, nn.MaxPool2d)] == [(2, 1), (2, 1)]
+    assert sum(parameter.numel() for parameter in model.parameters()) == 26_010
+
+
+@settings(deadline=None, max_examples=30)
+@given(height=st.integers(14, 70), width=st.integers(14, 70))
+def test_a_convolutional_network_fits_any_image_large_enough(height, width):
+    model = build_model("cnn", input_shape=(2, height, width), classes=2, seed=0)
+    assert model(torch.zeros(1, 2, height, width)).shape == (1, 2)
+
+
+@pytest.mark.parametrize("shape", [(784,), (28, 28), (1, 13, 28), (1, 28, 13), (1, 1, 28, 28)])
+def test_a_convolutional_network_refuses_what_it_cannot_read(shape):
+    with pytest.raises(InputError, match="cnn cannot read"):
+        build_model("cnn", input_shape=shape, classes=10, seed=0)
+
+
+def build(name, seed):
+    if name == "transformer":
+        return small_transformer(50, 3, seed=seed)
+    return build_model(name, input_shape=MNIST_SHAPE, classes=10, seed=seed)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "transformer"])
+def test_weights_depend_on_the_seed_alone_and_leave_the_generator_alone(name):
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = build(name, 7)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(5)
+    second, third = build(name, 7), build(name, 8)
+    pairs = list(zip(first.parameters(), second.parameters(), third.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b, _ in pairs)
+    assert not all(torch.equal(a, c) for a, _, c in pairs)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "transformer"])
+def test_no_network_mixes_records(name):
+    model = build(name, 0)
+    records = torch.randint(50, (4, 64)) if name == "transformer" else torch.rand(4, *MNIST_SHAPE)
+    alone = torch.cat([model(record[None]) for record in records])
+    torch.testing.assert_close(model(records), alone)
+
+
+def test_weights_are_built_on_the_cpu_whatever_the_default():
+    with torch.device("meta"):
+        model = build_model("cnn", input_shape=MNIST_SHAPE, classes=10, seed=0)
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    "name", ["", "MLP", "resnet", "mlp:", "mlp:0", "mlp:-5", "mlp:a", "mlp:10,,10", "mlp:1.5", "mlp:²", "cnn:3"]
+)
+def test_unknown_names_list_the_known_ones(name):
+    with pytest.raises(InputError, match="linear, mlp, cancer, cnn, cnn-tanh"):
+        build_model(name, input_shape=(9,), classes=2, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"classes": 1}, "classes"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**64}, "seed"),
+        ({"seed": 0.5}, "seed"),
+        ({"input_shape": (0,)}, "input_shape"),
+    ],
+)
+def test_numbers_are_checked(wrong, message):
+    with pytest.raises(InputError, match=message):
+        build_model("linear", **({"input_shape": (9,), "classes": 2, "seed": 0} | wrong))
+    build_model("linear", input_shape=(9,), classes=2, seed=2**64 - 1)
+
+
+@pytest.mark.parametrize("name", DATA_SETS)
+def test_the_default_model_of_a_data_set_can_be_built_for_it(name):
+    entry = find(name)
+    build_model(default_model(name), input_shape=entry.shape, classes=entry.classes, seed=0)
+
+
+def test_the_default_models_are_those_of_the_papers():
+    assert (default_model("cancer"), default_model("mnist")) == ("cancer", "mlp:1000")
+    with pytest.raises(InputError, match="cancer, mnist"):
+        default_model("mnits")
+
+
+def test_the_transformer_reads_tokens_in_order():
+    model = small_transformer(1000, 5, seed=0)
+    assert len(layers(model, nn.TransformerEncoderLayer)) == 4
+    assert all(layer.p == 0 for layer in layers(model, nn.Dropout))
+    tokens = torch.arange(2 * 64).reshape(2, 64)
+    assert model(tokens).shape == (2, 5)
+    assert model(tokens[:, :10]).shape == (2, 5), "shorter sequences are read too"
+    assert not torch.allclose(model(tokens), model(tokens.flip(1))), "the order of the tokens matters"
+    first, second = layers(model, nn.TransformerEncoderLayer)[:2]
+    assert not torch.equal(first.linear1.weight, second.linear1.weight), "layers start with weights of their own"
+
+
+@pytest.mark.parametrize("wrong", [{"width": 10, "heads": 3}, {"layers": 0}, {"classes": 1}, {"vocabulary": 0}])
+def test_the_numbers_of_a_transformer_are_checked(wrong):
+    with pytest.raises(InputError):
+        small_transformer(**({"vocabulary": 10, "classes": 2, "seed": 0} | wrong))
