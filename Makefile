@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test check format benchmark clean
+.PHONY: setup run test check format benchmark results clean
 
 setup: $(STAMP)
 
@@ -14,8 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 run: setup
-	$(BIN)/adadp epsilon --q 0.01 --sigma 4 --steps 10000 --delta 1e-5 --accountant all
-	$(BIN)/adadp calibrate --epsilon 2 --delta 1e-5 --q 0.01 --steps 10000
+	$(BIN)/adadp train --data cancer --epsilon 2 --delta 1e-4 --out runs/cancer-$$(date +%Y%m%d-%H%M%S)
 
 test: setup
 	$(BIN)/python -m pytest -n auto --cov=adadp --cov-report=term-missing:skip-covered $(PYTEST_ARGS)
@@ -31,7 +30,12 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 benchmark: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[benchmark]"
 	$(BIN)/python benchmarks/accounting.py
+	$(BIN)/python benchmarks/step.py
+
+results: setup
+	$(BIN)/python benchmarks/accuracy.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache htmlcov .coverage

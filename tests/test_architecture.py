@@ -45,6 +45,7 @@ _BELOW_PLAN = {"errors", "checks", "events", "schedules", "accounting"}
 MAY_IMPORT["plan"] = _BELOW_PLAN | {"sampling", "clipping"}
 MAY_IMPORT["step"] = {"errors", "checks", "plan", "ledger", "records", "randomness"}
 MAY_IMPORT["step"] |= {"sampling", "clipping", "gradients", "noise"}
+MAY_IMPORT["audit"] = {"noise", "randomness"}
 MAY_IMPORT["report"] = _BELOW_PLAN | {"ledger", "plan", "config", "runs", PUBLIC}
 MAY_IMPORT["train"] = _BELOW_PLAN | {
     "ledger",

@@ -67,7 +67,6 @@ def configs(draw) -> TrainConfig:
         checkpoint_every=draw(maybe(counts)),
         records=None if lot is None else lot + draw(st.integers(0, 10**6)),
         allow_nonprivate=shares["privacy"].get("sigma") == 0 or draw(st.booleans()),
-        unsafe_diagnostics=draw(st.booleans()),
         searched=draw(st.integers(0, 10**6)),
         **shares["privacy"],
         **shares["length"],
@@ -129,7 +128,6 @@ def configs(draw) -> TrainConfig:
         ({"evaluate_every": 0}, "evaluate_every must be at least 1"),
         ({"checkpoint_every": 0}, "checkpoint_every must be at least 1"),
         ({"allow_nonprivate": 1}, "allow_nonprivate must be true or false"),
-        ({"unsafe_diagnostics": "yes"}, "unsafe_diagnostics must be true or false"),
         ({"searched": -1}, "searched must be at least 0"),
         ({"data": ""}, "data must be printable text"),
         ({"data": None}, "data must be printable text"),
@@ -181,7 +179,7 @@ def test_every_field_counts_for_the_digest(name):
     others = {
         "model": "cnn", "epsilon": 1.0, "steps": 3, "lot": 2, "clip": 1.0, "lr_schedule": "uniform:s0=1", "seed": 0,
         "optimizer": "adam", "momentum": 0.5, "sampling": "fixed", "neighbours": "zero-out", "accountant": "rdp",
-        "device": "cuda", "records": 9, "allow_nonprivate": True, "unsafe_diagnostics": True, "sigma": 2.0,
+        "device": "cuda", "records": 9, "allow_nonprivate": True, "sigma": 2.0,
         "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1,
     }  # fmt: skip
     changed = base.replace(**{name: others.get(name, 7 if name not in ("data", "method", "clip_rule") else "other")})
@@ -195,7 +193,7 @@ def test_the_digest_is_pinned():
         {
             "data": "mnist", "method": "dpsgd", "epsilon": 2.0, "delta": 1e-5, "clip_rule": "flat", "optimizer": "sgd",
             "momentum": 0.0, "weight_decay": 0.0, "sampling": "poisson", "accountant": "pld", "chunk_size": "auto",
-            "device": "cpu", "allow_nonprivate": False, "unsafe_diagnostics": False, "searched": 0,
+            "device": "cpu", "allow_nonprivate": False, "searched": 0,
         }
     )  # fmt: skip
     assert json_digest({"b": 1, "a": [1.0, None]}) == "8075c44d7e50dec3f8149d7f772adea8115e4fbda82f803233dd0535ecda45db"

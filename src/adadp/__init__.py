@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         most_repetitions,
         smallest_noise,
     )
+    from adadp.clipping import Automatic, ClipRule, Flat, PerLayer, PerLayerJoint, QuantileAdaptive, parse_clip_rule
+    from adadp.config import TrainConfig
     from adadp.events import (
         AdaptivelyChosen,
         Composed,
@@ -33,8 +35,12 @@ if TYPE_CHECKING:
         Selection,
         ZcdpCost,
     )
+    from adadp.gradients import GradientEngine, replace_batchnorm
     from adadp.ledger import Ledger, PlannedBudget, read_ledger
+    from adadp.plan import Plan
     from adadp.schedules import parse_schedule
+    from adadp.step import PrivateGradients
+    from adadp.train import TrainResult, fit
 
 __version__ = "0.1.0"
 
@@ -50,6 +56,16 @@ _HOMES = {
         "most_repetitions",
         "smallest_noise",
     ),
+    "adadp.clipping": (
+        "Automatic",
+        "ClipRule",
+        "Flat",
+        "PerLayer",
+        "PerLayerJoint",
+        "QuantileAdaptive",
+        "parse_clip_rule",
+    ),
+    "adadp.config": ("TrainConfig",),
     "adadp.events": (
         "AdaptivelyChosen",
         "Composed",
@@ -62,35 +78,53 @@ _HOMES = {
         "Selection",
         "ZcdpCost",
     ),
+    "adadp.gradients": ("GradientEngine", "replace_batchnorm"),
     "adadp.ledger": ("Ledger", "PlannedBudget", "read_ledger"),
+    "adadp.plan": ("Plan",),
     "adadp.schedules": ("parse_schedule",),
+    "adadp.step": ("PrivateGradients",),
+    "adadp.train": ("TrainResult", "fit"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AdaptivelyChosen",
     "Answer",
+    "Automatic",
+    "ClipRule",
     "Composed",
     "FixedSizeSampled",
+    "Flat",
     "GaussianRelease",
+    "GradientEngine",
     "Ledger",
     "Neighbours",
+    "PerLayer",
+    "PerLayerJoint",
+    "Plan",
     "PlannedBudget",
     "PoissonSampled",
+    "PrivateGradients",
+    "QuantileAdaptive",
     "RdpFilter",
     "Repeated",
     "ReshuffledEpoch",
     "RunShape",
     "Selection",
+    "TrainConfig",
+    "TrainResult",
     "ZcdpCost",
     "ZcdpFilter",
     "__version__",
     "accountant",
+    "fit",
     "longest",
     "longest_within_rho",
     "most_repetitions",
+    "parse_clip_rule",
     "parse_schedule",
     "read_ledger",
+    "replace_batchnorm",
     "smallest_noise",
 ]
 

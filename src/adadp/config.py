@@ -43,8 +43,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False}
-"""Name of an optimizer -> whether it takes ``momentum``."""
+OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False, "python": False}
+"""Name of an optimizer -> whether it takes ``momentum``; ``python`` is one that a caller of ``fit`` made."""
 
 SAMPLINGS = ("poisson", "fixed", "reshuffle")
 NEIGHBOURS = ("add-remove", "replace-one", "zero-out")
@@ -119,18 +119,16 @@ class TrainConfig:
     records: int | None = None
     """A public number used in place of the number of records, where the exact one must stay hidden."""
     allow_nonprivate: bool = False
-    unsafe_diagnostics: bool = False
-    """Log values that are not private; the certificate then says so."""
     searched: int = 0
     """Settings tried outside of this run and not charged; shown on the certificate."""
 
     def __post_init__(self) -> None:
         for name, value in {**_names(self), **_numbers(self)}.items():
             object.__setattr__(self, name, value)
-        for name in ("allow_nonprivate", "unsafe_diagnostics"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise InputError(f"{name} must be true or false, got {value!r}.", fix=f"Pass {name} as a bool.")
+        if not isinstance(self.allow_nonprivate, bool):
+            raise InputError(
+                f"allow_nonprivate must be true or false, got {self.allow_nonprivate!r}.", fix="Pass it as a bool."
+            )
         _check_exclusive(self)
         _check_privacy(self)
         if self.momentum and not OPTIMIZERS[self.optimizer]:

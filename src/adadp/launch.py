@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -12,7 +11,7 @@ from adadp import zoo
 from adadp.config import TrainConfig
 from adadp.errors import InputError
 from adadp.runs import RunFolder
-from adadp.train import Status, TrainResult, train
+from adadp.train import Status, TrainResult, refuse_finished, train
 from adadp.zoo.models import build_model
 
 METHODS = ("dpsgd",)
@@ -21,17 +20,21 @@ RECIPES: dict[str, dict[str, float]] = {
     "cancer": {"lot": 56, "epochs": 20, "clip": 1.0, "lr": 0.5},
     "mnist": {"lot": 1200, "epochs": 15, "clip": 1.0, "lr": 1.0},
 }
-"""Data set -> what is taken where a configuration says nothing."""
-
-_FALLBACK = {"epochs": 20, "clip": 1.0, "lr": 0.5}
+"""Data set -> what is taken where a configuration says nothing. Every data set of the catalogue has one."""
 
 
 def resolved(config: TrainConfig) -> TrainConfig:
-    """``config`` with every default filled in; unknown data, models and methods are refused."""
+    """``config`` with every default filled in; unknown data and methods are refused."""
+    if "python" in (config.data, config.model, config.optimizer):
+        raise InputError(
+            "The configuration belongs to a run from Python.",
+            why="Its data, model or optimizer are objects, which have no name on the command line.",
+            fix="Call adadp.fit with them; resume=True goes on with a run that was stopped.",
+        )
     entry = zoo.find(config.data)
     if config.method not in METHODS:
         raise InputError(f"Unknown method {config.method!r}.", fix=f"Use one of: {', '.join(METHODS)}.")
-    recipe = RECIPES.get(config.data, {"lot": max(2, entry.train_records // 50), **_FALLBACK})
+    recipe = RECIPES[config.data]
     filled: dict[str, object] = {}
     if config.model is None:
         filled["model"] = entry.default_model
@@ -50,24 +53,22 @@ def start(
     config: TrainConfig, out: str | os.PathLike[str] | None = None, *, watch: Callable[[Status], None] | None = None
 ) -> TrainResult:
     """Train what ``config`` describes; with ``out``, in a folder of its own."""
-    whole = resolved(config)
-    return _run(whole, None if out is None else RunFolder.create(out, whole), resume=False, watch=watch)
+    return _run(resolved(config), out, resume=False, watch=watch)
 
 
 def resume(out: str | os.PathLike[str], *, watch: Callable[[Status], None] | None = None) -> TrainResult:
     """Go on with the run in the folder ``out``."""
     folder = RunFolder.open(out)
-    if folder.model_path.exists() and folder.certificate_path.exists() and not folder.checkpoint_path.exists():
-        raise InputError(
-            f"The run in {Path(out)} has finished.",
-            why="Its budget is planned for the steps it took.",
-            fix="Begin a new run in another folder, or look at this one with adadp verify.",
-        )
-    return _run(folder.config, folder, resume=True, watch=watch)
+    refuse_finished(folder)
+    return _run(resolved(folder.config), out, resume=True, watch=watch)
 
 
 def _run(
-    config: TrainConfig, folder: RunFolder | None, *, resume: bool, watch: Callable[[Status], None] | None
+    config: TrainConfig,
+    out: str | os.PathLike[str] | None,
+    *,
+    resume: bool,
+    watch: Callable[[Status], None] | None,
 ) -> TrainResult:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -84,7 +85,7 @@ def _run(
         data.train,
         config,
         test=data.test,
-        folder=folder,
+        out=out,
         resume=resume,
         record_unit=data.description.record,
         watch=watch,

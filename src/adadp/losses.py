@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,19 +16,26 @@ Loss = Callable[..., Tensor]
 
 
 def cross_entropy(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
-    """Softmax cross-entropy of class scores with class numbers."""
-    return F.cross_entropy(model(features), labels, reduction="none")
+    """Softmax cross-entropy of class scores with class numbers, or with class probabilities (floats).
+
+    Where a record has several labels (a sequence, an image), their mean.
+    """
+    targets = labels if labels.is_floating_point() else labels.long()
+    losses = F.cross_entropy(model(features), targets, reduction="none")
+    return losses if losses.dim() == 1 else losses.flatten(1).mean(1)
 
 
 def binary_cross_entropy(model: nn.Module, features: Tensor, labels: Tensor) -> Tensor:
     """Logistic loss of one score per record with labels 0 and 1."""
-    return F.binary_cross_entropy_with_logits(model(features).reshape(len(labels)), labels.float(), reduction="none")
+    scores = model(features).reshape(len(labels))
+    return F.binary_cross_entropy_with_logits(scores, labels.reshape(len(labels)).to(scores.dtype), reduction="none")
 
 
 def mean_squared_error(model: nn.Module, features: Tensor, targets: Tensor) -> Tensor:
     """Squared error, averaged over the outputs of a record."""
     outputs = model(features)
-    return F.mse_loss(outputs, targets.reshape(outputs.shape), reduction="none").flatten(1).mean(1)
+    losses = F.mse_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype), reduction="none")
+    return losses.reshape(len(targets), -1).mean(1)
 
 
 LOSSES: dict[str, Loss] = {
@@ -50,26 +57,54 @@ def find_loss(loss: str | Loss) -> Loss:
     return LOSSES[loss]
 
 
-def check_labels(model: nn.Module, loss: Loss, data: Any, device: torch.device | str = "cpu") -> None:
-    """Refuse labels that a named loss cannot take, where data is (features, labels) tensors."""
-    if loss not in (cross_entropy, binary_cross_entropy) or not isinstance(data, (tuple, list)) or len(data) != 2:
-        return
-    features, labels = data
-    if not isinstance(features, Tensor) or not isinstance(labels, Tensor) or not len(labels):
-        return
-    classes = 2
-    if loss is cross_entropy:
-        if labels.is_floating_point():
-            return  # class probabilities
-        with torch.no_grad():
-            training = model.training
-            made_up = torch.zeros((1, *features.shape[1:]), dtype=features.dtype, device=device)
-            classes = model.eval()(made_up).shape[1]
-            model.train(training)
-    low, high = labels.min().item(), labels.max().item()
-    if low < 0 or high >= classes:
+def classes_of(model: nn.Module, loss: Loss, example: Sequence[Any]) -> int | None:
+    """How many classes ``model`` tells apart, if ``loss`` is for classes; looks at no value of ``example``.
+
+    ``example`` is a batch of (features, labels), of which only shapes and dtypes are used.
+    """
+    if loss is binary_cross_entropy:
+        return 2
+    if loss is not cross_entropy:
+        return None
+    if len(example) != 2 or not all(isinstance(part, Tensor) for part in example):
         raise InputError(
-            f"Labels must lie between 0 and {classes - 1}, got values from {low:g} to {high:g}.",
+            "The loss cross-entropy takes records of two tensors, features and labels.",
+            fix="Pass data as (features, labels), or a loss function of your own that takes what a record holds.",
+        )
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with torch.no_grad():
+            scores = model.eval()(torch.zeros_like(example[0]))
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise InputError(
+            f"The model cannot read the records: {error}",
+            why=f"A batch of one record has shape {tuple(example[0].shape)}, dtype {example[0].dtype}.",
+            fix="Give the model the input shape and dtype the records have.",
+        ) from error
+    finally:
+        for module, training in modes:
+            module.training = training
+    if not isinstance(scores, Tensor) or scores.dim() < 2:
+        raise InputError(
+            "The model does not return class scores of shape (records, classes).",
+            why="The loss cross-entropy needs one score per class.",
+            fix="Give the model an output per class, or use the loss binary-cross-entropy for a single score.",
+        )
+    return scores.shape[1]
+
+
+def check_labels(labels: object, classes: int, whose: str) -> None:
+    """Refuse labels that are not classes of the model; ``whose`` are they, such as "training"?
+
+    Floats between 0 and 1 are probabilities and pass.
+    """
+    if not isinstance(labels, Tensor) or not labels.numel():
+        return
+    low, high = labels.min().item(), labels.max().item()
+    highest = 1 if labels.is_floating_point() else classes - 1
+    if low < 0 or high > highest:
+        raise InputError(
+            f"The {whose} labels must lie between 0 and {highest}, got values from {low:g} to {high:g}.",
             why=f"The model scores {classes} classes.",
             fix="Number the classes from 0, or give the model as many outputs as there are classes.",
         )

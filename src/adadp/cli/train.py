@@ -105,6 +105,11 @@ def train(out: str | None, config_file: str | None, resume: str | None, as_json:
     except Interrupted as stopped:
         click.echo(f"{stopped.what} {stopped.fix}".strip(), err=True)
         sys.exit(130)
+    except KeyboardInterrupt:
+        place = resume or out
+        again = f" If the run had begun, go on with: adadp train --resume {place}" if place else ""
+        click.echo(f"Interrupted at once, before the step at hand was finished.{again}", err=True)
+        sys.exit(130)
     _show(result, as_json)
 
 
@@ -113,11 +118,17 @@ def train(out: str | None, config_file: str | None, resume: str | None, as_json:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def verify(folder: str, as_json: bool) -> None:
     """Check a finished run: its ledger, its model, and epsilon computed again. Exit code 1 if anything is wrong."""
-    from adadp.report.certificate import plain_words, verify_run
+    from adadp.report.certificate import plain_words
     from adadp.runs import RunFolder
+    from adadp.train import Check, verify_run
 
-    run = RunFolder.open(folder)
-    checks = verify_run(run)
+    try:
+        run = RunFolder.open(folder)
+        checks = verify_run(run)
+    except InputError as error:
+        if not (Path(folder) / "config.toml").is_file():
+            raise
+        checks = [Check("configuration", False, str(error))]
     passed = all(check.passed for check in checks)
     if as_json:
         rows = [{"check": each.name, "passed": each.passed, "detail": each.detail} for each in checks]
@@ -125,8 +136,8 @@ def verify(folder: str, as_json: bool) -> None:
     else:
         for each in checks:
             click.echo(f"{'ok  ' if each.passed else 'FAIL'}  {each.name}: {each.detail}")
-        certificate = run.certificate()
-        click.echo(plain_words(certificate) if passed and certificate is not None else "This run does NOT verify.")
+        certificate = run.certificate() if passed else None
+        click.echo("This run does NOT verify." if certificate is None else plain_words(certificate))
     sys.exit(0 if passed else 1)
 
 

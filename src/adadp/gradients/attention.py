@@ -16,7 +16,7 @@ from torch import Tensor
 Part = Callable[[Tensor, int, int], Tensor]
 
 
-def attention(
+def attention(  # noqa: PLR0917 - the signature is multi_head_attention_forward's
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -34,7 +34,7 @@ def attention(
     key_padding_mask: Tensor | None = None,
     need_weights: bool = True,
     attn_mask: Tensor | None = None,
-    use_separate_proj_weight: bool = False,
+    use_separate_proj_weight: bool = False,  # noqa: ARG001 - then in_proj_weight is None
     q_proj_weight: Tensor | None = None,
     k_proj_weight: Tensor | None = None,
     v_proj_weight: Tensor | None = None,
@@ -53,22 +53,22 @@ def attention(
         raise NotImplementedError("attention without a batch dimension, or with static keys and values")
     length, records, width = query.shape
     heads, head_width = num_heads, embed_dim_to_check // num_heads
-    if use_separate_proj_weight:
-        assert q_proj_weight is not None and k_proj_weight is not None and v_proj_weight is not None
-        weights: list[Tensor] = [q_proj_weight, k_proj_weight, v_proj_weight]
+    if in_proj_weight is not None and query is key and key is value:
+        q, k, v = F.linear(query, in_proj_weight, in_proj_bias).chunk(3, dim=-1)
     else:
-        assert in_proj_weight is not None
-        if query is key and key is value:
-            q, k, v = F.linear(query, in_proj_weight, in_proj_bias).split(width, dim=-1)
-        else:
-            weights = [part(in_proj_weight, width * i, width * (i + 1)) for i in range(3)]
-    if use_separate_proj_weight or not (query is key and key is value):
-        biases = [None if in_proj_bias is None else part(in_proj_bias, width * i, width * (i + 1)) for i in range(3)]
-        q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+        rows = [(width * i, width * (i + 1)) for i in range(3)]
+        separate = (q_proj_weight, k_proj_weight, v_proj_weight)
+        weights = [part(in_proj_weight, *each) for each in rows] if in_proj_weight is not None else separate
+        biases = [None if in_proj_bias is None else part(in_proj_bias, *each) for each in rows]
+        q, k, v = (
+            F.linear(x, weight, bias)
+            for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
+            if weight is not None
+        )
     mask = _merged_mask(query, key, key_padding_mask, attn_mask)
     if bias_k is not None and bias_v is not None:
-        k = torch.cat([k, bias_k.expand(1, records, -1)])
-        v = torch.cat([v, bias_v.expand(1, records, -1)])
+        k = torch.cat([k, bias_k.expand(records, 1, -1).transpose(0, 1)])
+        v = torch.cat([v, bias_v.expand(records, 1, -1).transpose(0, 1)])
         mask = _widened(mask)
     q, k, v = (x.reshape(x.shape[0], records, heads, head_width).permute(1, 2, 0, 3) for x in (q, k, v))
     if add_zero_attn:
@@ -76,7 +76,7 @@ def attention(
         k, v = torch.cat([k, zero], dim=2), torch.cat([v, zero], dim=2)
         mask = _widened(mask)
     if mask is not None and mask.dim() == 3:
-        mask = mask.view(records, -1, *mask.shape[1:])
+        mask = mask.reshape(records, -1, *mask.shape[1:])
     dropout = dropout_p if training else 0.0
     if need_weights:
         scores = (q @ k.mT) / math.sqrt(head_width)
@@ -100,7 +100,7 @@ def _merged_mask(
         padding = _additive(key_padding_mask, query).view(key.shape[1], 1, 1, key.shape[0])
         if mask is None:
             return padding
-        mask = mask.view(key.shape[1], -1, *mask.shape[1:]) if mask.dim() == 3 else mask
+        mask = mask.reshape(key.shape[1], -1, *mask.shape[1:]) if mask.dim() == 3 else mask
         return mask + padding
     return mask
 

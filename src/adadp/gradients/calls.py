@@ -54,7 +54,7 @@ def _matmul(input: Tensor, other: Tensor) -> Reading | None:
 
 
 def _convolution(dimensions: int) -> Callable[..., Reading | None]:
-    def read(
+    def read(  # noqa: PLR0917 - the signature is torch's
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
@@ -69,10 +69,10 @@ def _convolution(dimensions: int) -> Callable[..., Reading | None]:
         if padding == "valid":
             padding = 0
         if padding == "same":
-            total = tuple(d * (k - 1) for d, k in zip(dilations, weight.shape[2:], strict=True))
-            if any(side % 2 for side in total):  # one side is padded more: no symmetric convolution says this
-                return None
+            total = [d * (k - 1) for d, k in zip(dilations, weight.shape[2:], strict=True)]
             padding = tuple(side // 2 for side in total)
+            if any(side % 2 for side in total):  # the far side is padded by one more
+                input = F.pad(input.detach(), [more for side in reversed(total) for more in (0, side % 2)])
         assert not isinstance(padding, str)
         rule = ConvolutionRule(
             tuple(weight.shape), _each(stride, dimensions), _each(padding, dimensions), dilations, groups
@@ -83,7 +83,7 @@ def _convolution(dimensions: int) -> Callable[..., Reading | None]:
 
 
 def _transposed_convolution(dimensions: int) -> Callable[..., Reading | None]:
-    def read(
+    def read(  # noqa: PLR0917 - the signature is torch's
         input: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
@@ -108,7 +108,7 @@ def _transposed_convolution(dimensions: int) -> Callable[..., Reading | None]:
     return read
 
 
-def _embedding(
+def _embedding(  # noqa: PLR0917 - the signature is torch's
     input: Tensor,
     weight: Tensor,
     padding_idx: int | None = None,
@@ -153,7 +153,7 @@ def _group_norm(
     return Reading(rule, input, _parameters(weight, bias), batch_first_only=True)
 
 
-def _instance_norm(
+def _instance_norm(  # noqa: PLR0917 - the signature is torch's
     input: Tensor,
     running_mean: Tensor | None = None,
     running_var: Tensor | None = None,
@@ -178,7 +178,7 @@ def _mul(input: Any, other: Any) -> Reading | None:
 
 
 def _broadcast(first: Any, second: Any, *, multiplied: bool, alpha: float) -> Reading | None:
-    """One side must be a parameter of no more dimensions than the other; the recorder checks that only one is trained."""
+    """One side must be a parameter of no more dimensions than the other; only one may be trained."""
     if not isinstance(first, Tensor) or not isinstance(second, Tensor):
         return None
     if isinstance(second, torch.nn.Parameter) and first.dim() >= second.dim():
@@ -191,7 +191,7 @@ def _broadcast(first: Any, second: Any, *, multiplied: bool, alpha: float) -> Re
     return Reading(rule, activation if multiplied else None, {"weight": parameter}, batch_first_only=True)
 
 
-def _expand(input: Tensor, *sizes: Any) -> Reading | None:
+def _expand(input: Tensor, *_: Any) -> Reading:
     return Reading(BroadcastRule(tuple(input.shape), False), None, {"weight": input}, batch_first_only=True)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from adadp.errors import InputError
 from adadp.gradients.boxes import clamped_products
 from adadp.gradients.recorder import Target
-from adadp.gradients.rules import LinearRule, Pair, Rule, Sums, instantiate, slices, square_norm, weigh
+from adadp.gradients.rules import LinearRule, Pair, Rule, Sums, blank, instantiate, slices, square_norm, weigh
 
 Groups = Sequence[Sequence[str]]
 """A partition of the trained parameters by name."""
@@ -30,8 +31,14 @@ class Piece:
 class Capture:
     """The per-example gradients of one batch, as pairs of activations. Sensitive.
 
-    Norms and sums are float32 whatever the model computes in (float64 if it computes in that). A record with a gradient
-    that is not finite gets a norm that is not finite, and contributes nothing to any sum.
+    Norms and sums are float32 whatever the model computes in (float64 if it computes in that), autocast or not.
+
+    =========================================  =======================================================================
+    a record with a gradient that is not       all its norms are infinite, and it contributes nothing to any sum,
+    finite, or whose squared norm overflows    whatever its weight
+    a weight that is not finite                counts as 0
+    no records                                 norms ``[0, groups]``, sums zero
+    =========================================  =======================================================================
     """
 
     def __init__(
@@ -40,65 +47,88 @@ class Capture:
         self._parameters = parameters
         self._pieces = [_Held(piece) for piece in pieces]
         self._given = dict(given)
+        self._bad: Tensor | None = None
+        self._reference = next(iter(parameters.values()))
         self.records = records
 
     def square_norms(self, groups: Groups) -> Tensor:
         """Squared norm of every record's gradient over every group of parameters, ``[records, groups]``."""
         group_of = _group_of(groups, self._parameters)
         columns: list[list[Tensor]] = [[] for _ in groups]
-        for held in self._pieces:
-            for slot, norms in held.square_norms().items():
-                columns[group_of[held.targets[slot].name]].append(norms)
-        for name, grads in self._given.items():
-            columns[group_of[name]].append(square_norm(grads))
-        reference = next(iter(self._parameters.values()))
-        empty = torch.zeros(self.records, dtype=wide(reference.dtype), device=reference.device)
-        totals = torch.stack([sum(column[1:], start=column[0]) if column else empty for column in columns], dim=1)
-        self._blank(~torch.isfinite(totals).all(1))
-        return totals
+        with exactly(self._reference.device):
+            for held in self._pieces:
+                for slot, norms in held.square_norms().items():
+                    columns[group_of[held.targets[slot].name]].append(norms)
+            for name, grads in self._given.items():
+                columns[group_of[name]].append(square_norm(grads))
+            empty = self._reference.new_zeros(self.records, dtype=wide(self._reference.dtype))
+            totals = torch.stack([sum(column[1:], start=column[0]) if column else empty for column in columns], dim=1)
+            bad = ~torch.isfinite(totals).all(1)
+            if self._bad is None:
+                self._bad = bad
+                if bool(bad.any()):
+                    self._blank(bad)
+            return totals.masked_fill_((bad | self._bad).unsqueeze(1), torch.inf)
 
     def weighted_sums(self, weights: Tensor, groups: Groups) -> dict[str, Tensor]:
-        """Sum over records of weight times gradient for every parameter; ``weights`` is ``[records, groups]``.
-
-        Call ``square_norms`` first: it finds the records that must not contribute.
-        """
+        """Sum over records of weight times gradient for every parameter; ``weights`` is ``[records, groups]``."""
+        self._check(weights, groups)
         group_of = _group_of(groups, self._parameters)
+        self._find_bad()
         sums: dict[str, Tensor] = {}
-        for held in self._pieces:
-            by_group: defaultdict[int, list[str]] = defaultdict(list)
-            for slot, target in held.targets.items():
-                by_group[group_of[target.name]].append(slot)
-            for group, slots in by_group.items():
-                for slot, value in held.weighted_sum(weights[:, group], tuple(slots)).items():
-                    self._add(sums, held.targets[slot], value)
-        for name, grads in self._given.items():
-            self._add(sums, Target(name), weigh(grads, weights[:, group_of[name]]))
-        return self._complete(sums)
+        with exactly(self._reference.device):
+            weights = torch.where(torch.isfinite(weights), weights, 0)
+            for held in self._pieces:
+                by_group: defaultdict[int, list[str]] = defaultdict(list)
+                for slot, target in held.targets.items():
+                    by_group[group_of[target.name]].append(slot)
+                for group, slots in by_group.items():
+                    for slot, value in held.weighted_sum(weights[:, group], tuple(slots)).items():
+                        self._add(sums, held.targets[slot], value)
+            for name, grads in self._given.items():
+                self._add(sums, Target(name), weigh(grads, weights[:, group_of[name]]))
+            return self._complete(sums)
 
     def clamped_sums(self, bounds: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Sum over records of the gradient clamped to the box [-bound, bound], coordinate by coordinate.
 
-        ``bounds`` has a tensor of the parameter's shape for every trained parameter. Records that are not finite
-        contribute nothing.
+        ``bounds`` has a tensor of the parameter's shape, nowhere negative, for every trained parameter.
         """
-        self.square_norms([self._parameters])
+        for name, parameter in self._parameters.items():
+            if name not in bounds or bounds[name].shape != parameter.shape:
+                raise InputError(
+                    f"The box has no bounds of shape {tuple(parameter.shape)} for {name}.",
+                    why="A coordinate without a bound would be released without one.",
+                    fix="Give a tensor of bounds, of the parameter's shape, for every trained parameter.",
+                )
+        self._find_bad()
         sums: dict[str, Tensor] = {}
-        for held in self._pieces:
-            box = {slot: _part(bounds[target.name], target) for slot, target in held.targets.items()}
-            for slot, value in held.clamped_sum(box).items():
-                self._add(sums, held.targets[slot], value)
-        for name, grads in self._given.items():
-            self._add(sums, Target(name), torch.clamp(grads, -bounds[name], bounds[name]).sum(0))
-        return self._complete(sums)
+        with exactly(self._reference.device):
+            for held in self._pieces:
+                box = {slot: _part(bounds[target.name], target) for slot, target in held.targets.items()}
+                for slot, value in held.clamped_sum(box).items():
+                    self._add(sums, held.targets[slot], value)
+            for name, grads in self._given.items():
+                self._add(sums, Target(name), torch.clamp(grads, -bounds[name], bounds[name]).sum(0))
+            return self._complete(sums)
+
+    def _check(self, weights: Tensor, groups: Groups) -> None:
+        if weights.shape != (self.records, len(groups)):
+            raise InputError(
+                f"The weights have shape {tuple(weights.shape)}, not ({self.records}, {len(groups)}).",
+                why="Every record has a weight for every group of parameters.",
+                fix="Give the weights that a clip rule computes from square_norms of the same groups.",
+            )
+
+    def _find_bad(self) -> None:
+        """Make sure that the records which must not contribute are known: all norms are looked at once."""
+        if self._bad is None:
+            self.square_norms([list(self._parameters)])
 
     def _blank(self, bad: Tensor) -> None:
         """Let the records marked in ``bad`` contribute nothing: zero times infinity would not do."""
-        if bool(bad.any()):
-            self._pieces = [held.without(bad) for held in self._pieces]
-            self._given = {
-                name: grads.masked_fill(bad.view(-1, *[1] * (grads.dim() - 1)), 0)
-                for name, grads in self._given.items()
-            }
+        self._pieces = [held.without(bad) for held in self._pieces]
+        self._given = {name: blank(grads, bad) for name, grads in self._given.items()}
 
     def _add(self, sums: dict[str, Tensor], target: Target, value: Tensor) -> None:
         if target.start is not None:
@@ -135,7 +165,7 @@ class _Held:
             rule, pair = self._piece.uses[0]
             return rule.square_norms(pair)
         parts = [{slot: square_norm(grads) for slot, grads in part.items()} for part in self._summed_slices()]
-        return {slot: torch.cat([part[slot] for part in parts]) for slot in parts[0]}
+        return {slot: torch.cat([part[slot] for part in parts]) for slot in self.targets}
 
     def weighted_sum(self, weights: Tensor, slots: tuple[str, ...]) -> Sums:
         if self._grads is not None:
@@ -151,7 +181,7 @@ class _Held:
             rule, pair = self._piece.uses[0]
             if isinstance(rule, LinearRule) and pair.input is not None and pair.output_grad.dim() == 2:
                 return _clamped_linear(rule, pair, bounds)
-        grads = [self._grads] if self._grads is not None else self._summed_slices()
+        grads = iter([self._grads]) if self._grads is not None else self._summed_slices()
         total: Sums = {}
         for part in grads:
             for slot, value in part.items():
@@ -162,17 +192,15 @@ class _Held:
     def without(self, bad: Tensor) -> _Held:
         return _Held(replace(self._piece, uses=tuple((rule, pair.without(bad)) for rule, pair in self._piece.uses)))
 
-    def _summed_slices(self) -> list[Sums]:
+    def _summed_slices(self) -> Iterator[Sums]:
         """Per-example gradients summed over the uses, a slice of the records at a time."""
         size = sum(rule.working_size(pair) for rule, pair in self._piece.uses)
-        result = []
         for start, stop in slices(self._piece.uses[0][1], size):
             total: Sums = {}
             for rule, pair in self._piece.uses:
                 for slot, grads in rule.per_example(pair.rows(start, stop)).items():
                     total[slot] = total[slot] + grads if slot in total else grads
-            result.append(total)
-        return result
+            yield total
 
 
 def _clamped_linear(rule: LinearRule, pair: Pair, bounds: Sums) -> Sums:
@@ -199,6 +227,13 @@ def _group_of(groups: Groups, parameters: Mapping[str, Any]) -> dict[str, int]:
 
 def _part(bound: Tensor, target: Target) -> Tensor:
     return bound if target.start is None else bound[target.start : target.stop]
+
+
+@contextlib.contextmanager
+def exactly(device: torch.device) -> Iterator[None]:
+    """Neither a graph nor half precision, whatever the caller has switched on: norms and sums must belong together."""
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

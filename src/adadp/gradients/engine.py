@@ -1,4 +1,4 @@
-"""Per-example gradients of a model, without making them: norms, weighted sums and clamped sums of a batch of records."""
+"""Per-example gradients of a model, without making them: norms, weighted and clamped sums of a batch of records."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from adadp import checks
+from adadp.errors import InputError
 from adadp.gradients.capture import Capture, wide
-from adadp.gradients.inspection import Loss, trained_parameters
+from adadp.gradients.inspection import trained_parameters
+from adadp.gradients.made_up import Loss
 from adadp.gradients.passes import run_batch
 from adadp.gradients.proof import proved_blueprint
 
@@ -18,10 +20,21 @@ from adadp.gradients.proof import proved_blueprint
 class GradientEngine:
     """Gets norms and weighted sums of per-example gradients from one forward and one backward pass.
 
-    ``model`` is any ``nn.Module``, used as it is; ``loss(model, *batch)`` returns one number per record; ``example`` is a
-    batch of which only shapes and dtypes are read. Building the engine runs the model on a few made-up records and compares
-    its gradients with plain autograd's; what has no closed form goes a generic way (``notes`` says which), and a model that
-    mixes records is refused.
+    ``model`` is any ``nn.Module``, used as it is; ``loss(model, *batch)`` returns one number per record; ``example`` is
+    a batch of which only shapes and dtypes are read. Building the engine runs the model on a few made-up records and
+    compares its gradients with plain autograd's; what has no closed form goes a generic way (``notes`` says which), and
+    a model that mixes records is refused. All that holds for the mode each module is in at that time: train as usual
+    and come back to that mode after an evaluation.
+
+    =======================================  =========================================================================
+    a batch of no records                    zero sums; the model is not run
+    a parameter no record used               norm zero, sum zero
+    a record with NaN, Inf or a squared      its norms are infinite, it contributes nothing; the others are unaffected
+    norm that overflows
+    batch statistics, records mixed          refused when the engine is built
+    a module in another mode than then       refused
+    a path that was not seen then            refused
+    =======================================  =========================================================================
 
     The backward pass goes through activations only: parameter gradients are never computed by autograd, and per-example
     gradients never exist where a closed form does.
@@ -34,6 +47,7 @@ class GradientEngine:
         self.names = tuple(self._parameters)
         self._blueprint = proved_blueprint(model, loss, example)
         self.notes = self._blueprint.notes
+        self._modes = [(module, module.training) for module in model.modules()]
 
     @property
     def bytes_per_record(self) -> int:
@@ -50,4 +64,12 @@ class GradientEngine:
 
     def capture(self, batch: Sequence[Any]) -> Capture:
         """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame."""
+        changed = [type(module).__name__ for module, mode in self._modes if module.training is not mode]
+        if changed:
+            raise InputError(
+                f"{', '.join(sorted(set(changed)))} is in another mode (training, evaluation) than when the engine was "
+                "built.",
+                why="Another mode is another model: whether that one keeps records apart has not been looked at.",
+                fix="Call model.train() or model.eval() so that it is as it was, or build a new engine.",
+            )
         return run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from adadp.errors import InputError
-from adadp.gradients.batchnorm import refuse_batch_statistics
 from adadp.gradients.layout import Layout, find_layout
 from adadp.gradients.made_up import Loss, MadeUp, random_states, same, undisturbed
 from adadp.gradients.recorder import Key, Recorder, Use
@@ -68,7 +67,8 @@ def inspect(
 ) -> Blueprint:
     """The blueprint of ``model``; parameters in ``demoted`` (name to reason) are sent to the whole-loss region."""
     parameters = trained_parameters(model)
-    two, three = (_trace(model, loss, way.batch(example, records), records) for records in (2, 3))
+    with way.parameters(model):
+        two, three = (_trace(model, loss, way.batch(example, records), records) for records in (2, 3))
     layouts = _use_layouts(two.recorder.uses, three.recorder.uses)
     generic: dict[str, tuple[str, tuple[str, ...]]] = {}  # name -> what used it, modules all its uses happened in
     for other in three.recorder.others:
@@ -80,18 +80,18 @@ def inspect(
                 _add(generic, target.name, type(use.rule).__name__, use.modules)
     for name, reason in demoted.items():
         generic[name] = (reason, ())
-    regions, notes = _regions(model, loss, generic, parameters, two, three)
+    regions, notes = _regions(LossModule(model, loss), generic, parameters, (two, three))
     size = 4 * sum(parameters[name].numel() for region in regions for name in region.parameters.values())
     return Blueprint(layouts, regions, max(1, three.saved_bytes - two.saved_bytes) + size, notes)
 
 
 def _trace(model: nn.Module, loss: Loss, batch: Sequence[Any], records: int) -> _Trace:
     trace = _Trace(Recorder(trained_parameters(model)))
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    before = {name: value.detach().clone() for name, value in _state(model).items()}
     with undisturbed(model), _watched(model, trace), _saved_bytes(trace):
         with torch.enable_grad(), trace.recorder:
             losses = loss(model, *batch)
-        after = dict(model.named_buffers())
+        after = _state(model)
         changed = [name for name in after if name not in before or not same(after[name], before[name])]
     if changed:
         raise InputError(
@@ -101,6 +101,10 @@ def _trace(model: nn.Module, loss: Loss, batch: Sequence[Any], records: int) -> 
         )
     check_losses(losses, records)
     return trace
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def check_losses(losses: object, records: int) -> Tensor:
@@ -206,21 +210,18 @@ def _add(generic: dict[str, tuple[str, tuple[str, ...]]], name: str, function: s
 
 
 def _regions(
-    model: nn.Module,
-    loss: Loss,
+    whole: LossModule,
     generic: Mapping[str, tuple[str, tuple[str, ...]]],
     parameters: Mapping[str, nn.Parameter],
-    two: _Trace,
-    three: _Trace,
+    traces: tuple[_Trace, _Trace],
 ) -> tuple[tuple[Region, ...], tuple[str, ...]]:
     found: dict[str, tuple[nn.Module, tuple[CallLayout, ...], dict[str, str]]] = {}
-    whole = LossModule(model, loss)
     functions: dict[nn.Module, set[str]] = {}
     for name, (function, modules) in generic.items():
         for path in (*reversed(modules), None):  # innermost first; None: the whole loss
-            module = whole if path is None else model.get_submodule(path)
+            module = whole if path is None else whole.model.get_submodule(path)
             local = next((key for key, value in module.named_parameters() if value is parameters[name]), None)
-            layouts = (None,) if path is None else _call_layouts(path, two, three)
+            layouts = () if path is None else _call_layouts(path, *traces)
             if local is None or layouts is None:
                 continue
             region = found.setdefault("the loss" if path is None else path or "the model", (module, layouts, {}))
@@ -232,16 +233,16 @@ def _regions(
     )
     notes = [
         f"{region.path}{'' if region.module is whole else f' ({type(region.module).__name__})'}: no closed form for "
-        f"{', '.join(sorted(functions[region.module]))}; per-example gradients of {', '.join(region.parameters.values())} "
-        "by torch.func, which is exact and slower."
+        f"{', '.join(sorted(functions[region.module]))}; per-example gradients of "
+        f"{', '.join(region.parameters.values())} by torch.func, which is exact and slower."
         for region in regions
     ]
     return regions, tuple(notes)
 
 
 def _call_layouts(path: str, two: _Trace, three: _Trace) -> tuple[CallLayout, ...] | None:
-    """Where the records are in every call of a module; None if it draws random numbers (its second run would differ from
-    the first) or its tensors do not hold the records one by one.
+    """Where the records are in every call of a module; None if it draws random numbers (its second run would differ
+    from the first) or its tensors do not hold the records one by one.
     """
     first, second = two.calls.get(path, []), three.calls.get(path, [])
     if path in three.random or len(first) != len(second) or not first:
@@ -250,8 +251,9 @@ def _call_layouts(path: str, two: _Trace, three: _Trace) -> tuple[CallLayout, ..
     return None if any(each is None for each in layouts) else tuple(each for each in layouts if each is not None)
 
 
-def whole_loss_call(batch: Sequence[Any], losses: Tensor) -> tuple[Call, CallLayout]:
+def whole_loss_call(batch: Sequence[Any], losses: Tensor, autocast: torch.dtype | None) -> tuple[Call, CallLayout]:
     """The call of the region that is the whole loss: every leaf of a batch holds the records in dimension 0."""
     leaves, _ = tree_flatten((tuple(batch), {}))
     inputs = tuple(Layout(0) if isinstance(leaf, Tensor) else None for leaf in leaves)
-    return Call(tuple(batch), {}, [losses], [None]), CallLayout(inputs, (Layout(0),))
+    versions = [leaf._version for leaf in leaves if isinstance(leaf, Tensor)]
+    return Call(tuple(batch), {}, [losses], [None], versions, autocast), CallLayout(inputs, (Layout(0),))

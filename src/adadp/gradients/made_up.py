@@ -52,17 +52,15 @@ class MadeUp:
 
     @contextlib.contextmanager
     def parameters(self, model: nn.Module) -> Iterator[None]:
-        """Inside, the parameters of ``model`` are a little away from where they were; afterwards bit for bit there."""
-        if not self.perturbed:
-            yield
-            return
+        """Inside, parameters of ``model`` are copies, a little off if ``perturbed``; afterwards the old ones again."""
         generator = torch.Generator().manual_seed(1916)
-        before = [(value, value.data) for value in model.parameters() if value.is_floating_point()]
+        before = [(value, value.data) for value in model.parameters()]
         try:
             for value, old in before:
-                size = max(0.1 * float(old.float().square().mean().sqrt()), 0.02) if old.numel() else 0.0
-                noise = torch.randn(old.shape, generator=generator).to(device=old.device, dtype=old.dtype)
-                value.data = old + size * noise
+                value.data = old.clone()
+                if self.perturbed and old.is_floating_point() and old.numel():
+                    size = max(0.1 * float(old.float().square().mean().sqrt()), 0.02)
+                    value.data += size * torch.randn(old.shape, generator=generator).to(old)
             yield
         finally:
             for value, old in before:

@@ -1,4 +1,4 @@
-"""Per-example gradients the slow and plain way: one record, one backward pass. What everything else is tested against."""
+"""Per-example gradients the slow and plain way: one record, one backward pass. All else is tested against this."""
 
 from __future__ import annotations
 

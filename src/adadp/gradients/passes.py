@@ -9,21 +9,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
 from adadp.errors import InputError
-from adadp.gradients.capture import Capture, Piece, wide
-from adadp.gradients.inspection import Blueprint, Loss, check_losses, whole_loss_call
+from adadp.gradients.capture import Capture, Piece, exactly, wide
+from adadp.gradients.inspection import Blueprint, check_losses, whole_loss_call
+from adadp.gradients.made_up import Loss, check_leading
 from adadp.gradients.recorder import Recorder, Target, Use
-from adadp.gradients.regions import Call, CallCollector, LossModule
+from adadp.gradients.regions import Call, CallCollector, LossModule, autocast_dtype
 from adadp.gradients.rules import LinearRule, Pair, Rule
 
 
 def run_batch(
     parameters: Mapping[str, nn.Parameter], model: nn.Module, loss: Loss, batch: Sequence[Any], blueprint: Blueprint
 ) -> Capture:
-    """One forward pass, one backward pass over activations, and what they leave for the clip rule."""
-    records = _records(batch)
+    """One forward pass, one backward pass over activations, and what they leave for the clip rule.
+
+    No record at all is a batch like any other: every sum is zero, and the model, which may not take it, is not run.
+    """
+    records = check_leading(batch)
+    if records == 0:
+        return Capture(parameters, [], {}, 0)
     recorder = Recorder(parameters, skip=blueprint.generic)
     collectors = [CallCollector() for _ in blueprint.regions]
     inner = [
@@ -40,28 +45,30 @@ def run_batch(
             handle.remove()
     if recorder.others:
         unseen = recorder.others[0]
-        raise RuntimeError(
-            f"{unseen.function} used {', '.join(unseen.names)}, which the model did not do when it was inspected. A model "
-            "whose path depends on its input cannot be inspected ahead: wrap that part so that it is always taken."
+        raise InputError(
+            f"{unseen.function} used {', '.join(unseen.names)}, which the model did not do when it was inspected.",
+            why="How to get a record's gradient from a use is settled, and proved, ahead.",
+            fix="Write the model so that its path does not depend on its input, or is taken by made-up records too.",
         )
     edges = [use.edge for use in recorder.uses]
     edges += [edge for collector in collectors for call in collector.calls for edge in call.edges if edge is not None]
     grads: Sequence[Tensor | None] = ()
     if edges:
         grads = torch.autograd.grad(losses.sum(), edges, allow_unused=True)
-    with torch.no_grad():
+    autocast = autocast_dtype([losses])
+    with exactly(losses.device):
         pieces = _pieces(recorder.uses, grads, blueprint, records)
         rest = iter(grads[len(recorder.uses) :])
         given: dict[str, Tensor] = {}
         for region, collector in zip(blueprint.regions, collectors, strict=True):
             if isinstance(region.module, LossModule):
-                call, layout = whole_loss_call(batch, losses.detach())
+                call, layout = whole_loss_call(batch, losses.detach(), autocast)
                 one = replace(region, layouts=(layout,))
-                given |= one.per_example([call], [[torch.ones_like(losses)]])
+                given |= one.per_example([call], [[torch.ones_like(losses)]], records)
             else:
-                given |= region.per_example(collector.calls, _output_grads(collector.calls, rest))
+                given |= region.per_example(collector.calls, _output_grads(collector.calls, rest), records)
         given = {name: value.to(wide(value.dtype)) for name, value in given.items()}
-    return Capture(parameters, pieces, given, records)
+        return Capture(parameters, pieces, given, records)
 
 
 def _output_grads(calls: Sequence[Call], grads: Iterator[Tensor | None]) -> list[list[Tensor | None]]:
@@ -76,9 +83,11 @@ def _pair(use: Use, grad: Tensor, blueprint: Blueprint, records: int) -> Pair:
         or not layout.output.fits(grad.shape, records)
         or (value is not None and layout.input is not None and not layout.input.fits(value.shape, records))
     ):
-        raise RuntimeError(
-            f"The layer that holds {use.key[0]!r} has shape {tuple(grad.shape)} for {records} records, which does not "
-            "follow from what was seen when the model was inspected; where the records are is not known."
+        raise InputError(
+            f"The layer that holds {use.key[0]!r} has an output of shape {tuple(grad.shape)} for {records} records, "
+            "which does not follow from what was seen when the model was inspected.",
+            why="Where the records are in it is not known.",
+            fix="Call every layer the same number of times, with the records in the same place, for every batch.",
         )
     needed = value if "weight" in use.targets else None
     return Pair(
@@ -88,13 +97,6 @@ def _pair(use: Use, grad: Tensor, blueprint: Blueprint, records: int) -> Pair:
         _widened(layout.output.records_first(grad, records)),
         tuple(use.targets),
     )
-
-
-def _records(batch: Sequence[Any]) -> int:
-    for leaf in tree_flatten(tuple(batch))[0]:
-        if isinstance(leaf, Tensor):
-            return leaf.shape[0]
-    raise InputError("The batch holds no tensor.", fix="Give the loss tensors with the records in dimension 0.")
 
 
 def _widened(value: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Watching a forward pass: every use of a trained parameter, seen at the torch function that consumes it.
 
 The model is neither wrapped nor changed: while the recorder is active torch calls it around every function
-(``TorchFunctionMode``). So a weight used by several layers, by a layer called twice or by a functional call of the user's
-own is one parameter with several uses, and a use that no rule covers cannot be missed.
+(``TorchFunctionMode``). So a weight used by several layers, by a layer called twice or by a functional call of the
+user's own is one parameter with several uses, and a use that no rule covers is seen as one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from adadp.errors import InputError
 from adadp.gradients.attention import attention
-from adadp.gradients.calls import read_call
+from adadp.gradients.calls import Reading, read_call
 from adadp.gradients.rules import Rule
 
 
@@ -38,8 +39,8 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class Use:
-    """One call that a rule covers. ``edge`` is where the gradient of its output can be asked for, even when the output is
-    changed in place afterwards; ``version`` tells whether its input was.
+    """One call that a rule covers. ``edge`` is where the gradient of its output can be asked for, even when the output
+    is changed in place afterwards; ``version`` tells whether its input was.
     """
 
     key: Key
@@ -56,11 +57,7 @@ class Use:
     def checked_input(self) -> Tensor | None:
         """The input, if nobody changed it in place since."""
         if self.input is not None and self.input._version != self.version:
-            raise RuntimeError(
-                f"The input of the layer that holds {self.key[0]!r} was changed in place after the layer had used it, so "
-                "its gradient can no longer be computed. Plain autograd refuses this too: use the out-of-place "
-                "operation there."
-            )
+            raise changed_in_place(f"The input of the layer that holds {self.key[0]!r}")
         return self.input
 
 
@@ -73,17 +70,31 @@ class OtherUse:
     modules: tuple[str, ...]
 
 
+def changed_in_place(what: str) -> InputError:
+    """The error for a tensor that is needed as it was and no longer is."""
+    return InputError(
+        f"{what} was changed in place after it had been used.",
+        why="The gradient of the parameters is computed from it. Plain autograd refuses this too.",
+        fix="Use the out-of-place operation there.",
+    )
+
+
 class Recorder(TorchFunctionMode):
-    """Collects the uses of ``parameters`` (name to trained parameter) in one forward pass."""
+    """Collects the uses of ``parameters`` (name to trained parameter) in one forward pass, but not those of ``skip``.
+
+    Parameters are told apart by ``id``: they, and the views standing for their rows, outlive the pass.
+    """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], skip: Iterable[str] = ()) -> None:
         super().__init__()
-        skipped = set(skip)
-        self._targets = {id(value): Target(name) for name, value in parameters.items() if name not in skipped}
+        self._targets = {id(value): Target(name) for name, value in parameters.items()}
+        self._skipped = frozenset(skip)
         self._views: list[Tensor] = []
         self._seen: defaultdict[str, int] = defaultdict(int)
         self.uses: list[Use] = []
         self.others: list[OtherUse] = []
+        self.dtypes: set[torch.dtype] = set()
+        """Of the outputs of all uses."""
         self.modules: list[str] = []
         """The modules being run, outermost first, as far as somebody keeps this up to date."""
 
@@ -94,60 +105,60 @@ class Recorder(TorchFunctionMode):
         found = [target for value in _tensors(args, kwargs) if (target := self._targets.get(id(value))) is not None]
         if not found or not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        if func is F.multi_head_attention_forward:
+        if func is F.multi_head_attention_forward and args[0].dim() == 3:
             with self:
                 return attention(*args, **kwargs, part=self._part)
+        reading = read_call(func, args, kwargs)  # first: it may refuse what the call would do
         output = func(*args, **kwargs)
-        if _carries_grad(output):
-            self._record(func, args, kwargs, output, found)
+        for leaf in _tensors((output,), {}):
+            # A conversion to the dtype it has already gives back the parameter itself: no use.
+            if leaf.requires_grad and id(leaf) not in self._targets:
+                self.dtypes.add(leaf.dtype)
+                if reading is None or not isinstance(output, Tensor) or not self._covered(reading, output, found):
+                    names = tuple(sorted({target.name for target in found} - self._skipped))
+                    if names:
+                        self.others.append(OtherUse(names, getattr(func, "__name__", str(func)), tuple(self.modules)))
+                break
         return output
 
-    def _record(
-        self,
-        func: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        output: Any,
-        found: list[Target],
-    ) -> None:
-        reading = read_call(func, args, kwargs)
-        if reading is not None and isinstance(output, Tensor):
-            targets = {
-                slot: target
-                for slot, value in reading.parameters.items()
-                if (target := self._targets.get(id(value))) is not None
-            }
-            if len(targets) == len(found):  # no other argument is a trained parameter too
-                first = found[0].name
-                key = (first, self._seen[first])
-                self._seen[first] += 1
-                value = reading.input
-                self.uses.append(
-                    Use(
-                        key,
-                        reading.rule,
-                        targets,
-                        value,
-                        -1 if value is None else value._version,
-                        output.shape,
-                        get_gradient_edge(output),
-                        reading.batch_first_only,
-                        tuple(self.modules),
-                    )
-                )
-                return
-        names = tuple(sorted({target.name for target in found}))
-        self.others.append(OtherUse(names, getattr(func, "__name__", str(func)), tuple(self.modules)))
+    def _covered(self, reading: Reading, output: Tensor, found: list[Target]) -> bool:
+        """Whether ``reading`` accounts for all parameters ``found`` among the arguments; if so it is kept as a use."""
+        targets = {
+            slot: target
+            for slot, value in reading.parameters.items()
+            if (target := self._targets.get(id(value))) is not None
+        }
+        if len(targets) != len(found):
+            return False
+        first = found[0].name
+        key = (first, self._seen[first])
+        self._seen[first] += 1
+        kept = {slot: target for slot, target in targets.items() if target.name not in self._skipped}
+        if not kept:
+            return True
+        value = reading.input
+        self.uses.append(
+            Use(
+                key,
+                reading.rule,
+                kept,
+                value,
+                -1 if value is None else value._version,
+                output.shape,
+                get_gradient_edge(output),
+                reading.batch_first_only,
+                tuple(self.modules),
+            )
+        )
+        return True
 
     def _part(self, parameter: Tensor, start: int, stop: int) -> Tensor:
         """Rows of a parameter, remembered as a target of their own."""
+        before = len(self.others)
         view = parameter[start:stop]
+        del self.others[before:]  # the slicing itself, seen as a use no rule covers
         whole = self._targets.get(id(parameter))
         if whole is not None:
-            # The slicing itself was recorded as a use no rule covers; the view stands for those rows instead.
-            self.others = [
-                other for other in self.others if other.function != "__getitem__" or other.names != (whole.name,)
-            ]
             self._targets[id(view)] = Target(whole.name, start, stop)
             self._views.append(view)
         return view
@@ -164,9 +175,3 @@ def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tenso
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(tuple(value), {})
-
-
-def _carries_grad(output: Any) -> bool:
-    if isinstance(output, Tensor):
-        return output.requires_grad
-    return isinstance(output, (list, tuple)) and any(_carries_grad(each) for each in output)

@@ -1,8 +1,8 @@
 """The generic way: per-example gradients of any differentiable part of a model, by ``torch.func`` or by a loop.
 
 A region is a module whose inputs and outputs hold the records one by one, or the whole loss. For the parameters no rule
-covers, the region is run again for every record on its own and differentiated. It is slower, and right for any model that
-does not mix records.
+covers, the region is run again for every record on its own and differentiated. It is slower, and right for any model
+that does not mix records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from adadp.errors import InputError
 from adadp.gradients.layout import Layout, find_layout
+from adadp.gradients.recorder import changed_in_place
 
 
 @dataclass
@@ -29,6 +31,10 @@ class Call:
     kwargs: dict[str, Any]
     outputs: list[Tensor]
     edges: list[GradientEdge | None]
+    versions: list[int]
+    """Of the tensors that went in; they tell whether one was changed in place since."""
+    autocast: torch.dtype | None
+    """The dtype of autocast while it ran, None if that was off."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,17 @@ class CallLayout:
 
     inputs: tuple[Layout | None, ...]
     outputs: tuple[Layout, ...]
+
+    def fits(self, call: Call, records: int) -> bool:
+        """Whether the tensors of ``call`` can hold so many records in these places."""
+        leaves = tree_flatten((call.args, call.kwargs))[0]
+        held = [(leaf, layout) for leaf, layout in zip(leaves, self.inputs, strict=False) if layout is not None]
+        return (
+            len(leaves) == len(self.inputs)
+            and len(call.outputs) == len(self.outputs)
+            and all(isinstance(leaf, Tensor) and layout.fits(leaf.shape, records) for leaf, layout in held)
+            and all(layout.fits(each.shape, records) for each, layout in zip(call.outputs, self.outputs, strict=True))
+        )
 
 
 class LossModule(nn.Module):
@@ -64,16 +81,36 @@ class Region:
     vectorised: bool
     """By vmap; otherwise record by record."""
 
-    def per_example(self, calls: Sequence[Call], output_grads: Sequence[Sequence[Tensor | None]]) -> dict[str, Tensor]:
+    def per_example(
+        self, calls: Sequence[Call], output_grads: Sequence[Sequence[Tensor | None]], records: int
+    ) -> dict[str, Tensor]:
         """The gradient of every record for every parameter of the region, summed over the calls."""
+        if len(calls) != len(self.layouts):
+            raise InputError(
+                f"{self.path} ran {len(calls)} times, but {len(self.layouts)} times when the model was inspected.",
+                why="Where the records are in its tensors is known only for the calls that were seen.",
+                fix="Call it the same number of times for every batch.",
+            )
         total: dict[str, Tensor] = {}
         for call, layout, grads in zip(calls, self.layouts, output_grads, strict=True):
+            if call.versions != _versions(call.args, call.kwargs):
+                raise changed_in_place(f"An input of {self.path}")
+            if not layout.fits(call, records):
+                raise InputError(
+                    f"The tensors that go into or come out of {self.path} do not have the shapes for {records} records "
+                    "that follow from what was seen when the model was inspected.",
+                    why="Where the records are in them is not known.",
+                    fix="Give them a dimension for the records, and the same one for every batch.",
+                )
             cotangents = [
                 torch.zeros_like(output) if each is None else each
                 for output, each in zip(call.outputs, grads, strict=True)
             ]
             compute = self._vectorised if self.vectorised else self._looped
-            for name, value in compute(call, layout, cotangents).items():
+            device = call.outputs[0].device.type
+            with torch.autocast(device, dtype=call.autocast, enabled=call.autocast is not None):
+                grads_of_call = compute(call, layout, cotangents)
+            for name, value in grads_of_call.items():
                 total[name] = total[name] + value if name in total else value
         return total
 
@@ -133,7 +170,7 @@ class CallCollector:
     def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         outputs = differentiable_leaves(output)
         edges = [get_gradient_edge(each) if each.requires_grad else None for each in outputs]
-        self.calls.append(Call(args, kwargs, outputs, edges))
+        self.calls.append(Call(args, kwargs, outputs, edges, _versions(args, kwargs), autocast_dtype(outputs)))
 
 
 def differentiable_leaves(output: Any) -> list[Tensor]:
@@ -141,8 +178,18 @@ def differentiable_leaves(output: Any) -> list[Tensor]:
     return [leaf for leaf in tree_flatten(output)[0] if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 
 
+def autocast_dtype(outputs: Sequence[Tensor]) -> torch.dtype | None:
+    """The dtype autocast uses for the device of ``outputs``, None if it is off."""
+    device = outputs[0].device.type if outputs else "cpu"
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def _versions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
+    return [leaf._version for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
+
+
 def find_call_layout(two: Call, three: Call) -> CallLayout | None:
-    """Where the records are in a call's tensors, from the same call with two and with three records; None if unclear."""
+    """Where the records are in a call's tensors, from the same call with two and with three records, or None."""
     leaves_two, leaves_three = (tree_flatten((each.args, each.kwargs))[0] for each in (two, three))
     if len(leaves_two) != len(leaves_three) or len(two.outputs) != len(three.outputs):
         return None

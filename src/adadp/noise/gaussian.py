@@ -28,8 +28,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import final
 
 import torch
 from torch import Tensor
@@ -48,8 +46,6 @@ _EXPONENTS = (-1022, 970)
 """Exponents of grids in which 1/g and 2**53 g are doubles."""
 
 
-@final
-@dataclass(frozen=True)
 class GaussianMechanism:
     """Adds normal noise of standard deviation ``noise_multiplier * l2_bound``, nearly, to a sum; see the module.
 

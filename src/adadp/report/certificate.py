@@ -1,6 +1,6 @@
 """The certificate of a run: what was released, what that costs, and everything a reader must know to believe it.
 
-It is computed from the ledger, not from the plan: what was charged is what counts. ``verify_run`` computes it again.
+It is computed from the ledger, not from the plan: what was charged is what counts. ``adadp verify`` computes it again.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -19,11 +18,10 @@ from torch import Tensor
 from adadp import __version__
 from adadp.accounting import ACCOUNTANTS, Answer, Status, accountant
 from adadp.config import TrainConfig
-from adadp.errors import AccountingError, AdaDPError
+from adadp.errors import AccountingError
 from adadp.events import Event, Neighbours, describe, to_json
-from adadp.ledger import LedgerRecord, read_ledger
+from adadp.ledger import LedgerRecord
 from adadp.plan import Plan
-from adadp.runs import RunFolder, certificate_digest
 
 FORMAT = 1
 
@@ -42,10 +40,14 @@ def make_certificate(
     randomness: str,
     model: Mapping[str, Tensor],
     steps_done: int,
+    steps_lost: int = 0,
     record_unit: str | None = None,
     notes: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The certificate of a run that ended with ``ledger`` and ``model``, as JSON."""
+    """The certificate of a run that ended with ``ledger`` and ``model``, as JSON.
+
+    ``steps_done`` steps are in the model; ``steps_lost`` were charged and are not, because the process was killed.
+    """
     assert plan.neighbours is not None
     event = ledger.event()
     delta = config.delta
@@ -66,6 +68,7 @@ def make_certificate(
         "cross_check": [],
         "plan": plan.describe(),
         "steps_done": steps_done,
+        "steps_lost": steps_lost,
         "charged": [
             {"count": count, "event": to_json(each), "text": describe(each)} for each, count in ledger.charges.items()
         ],
@@ -115,12 +118,13 @@ def plain_words(certificate: Mapping[str, Any]) -> str:
         return f"NOT PRIVATE. {certificate.get('reason', '')}"
     plan = certificate["plan"]
     checks = ", ".join(f"{each['accountant']} {each['epsilon']:.4g}" for each in certificate["cross_check"])
+    lost = f" ({certificate['steps_lost']} more were paid and lost)" if certificate["steps_lost"] else ""
     lines = [
         f"({certificate['epsilon']:.4g}, {certificate['delta']:g})-differentially private, "
         f"for {certificate['neighbours']} neighbours.",
         f"{certificate['protects']}",
         f"One record is: {certificate['record']}",
-        f"{certificate['steps_done']} of {plan['steps']} steps, {certificate['sampling']} lots of about "
+        f"{certificate['steps_done']} of {plan['steps']} steps{lost}, {certificate['sampling']} lots of about "
         f"{plan['lot_size']} of {plan['records']} records, clip {plan['clip']}, noise {plan['noise']}.",
         f"By {certificate['accountant']}, between {certificate['epsilon_low']:.6g} and "
         f"{certificate['epsilon_high']:.6g}; other accountants: {checks}.",
@@ -129,82 +133,6 @@ def plain_words(certificate: Mapping[str, Any]) -> str:
     lines += [f"Disclosed: {each}" for each in certificate["disclosed"]]
     lines += [f"Not charged: {each}" for each in certificate["not_charged"]]
     return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was verified about a run."""
-
-    name: str
-    passed: bool
-    detail: str
-
-
-def verify_run(folder: RunFolder) -> list[Check]:
-    """Everything about a finished run that can be checked again from its folder. Never raises for what it checks."""
-    try:
-        certificate = folder.certificate()
-    except AdaDPError as error:
-        return [Check("certificate", False, str(error))]
-    if certificate is None:
-        return [Check("certificate", False, "There is none: the run has not finished.")]
-    results = [
-        _compare("configuration", certificate.get("config_digest"), folder.config.digest(), "config.toml"),
-        _verify_ledger(folder, certificate),
-        _verify_model(folder, certificate),
-    ]
-    return results + _verify_figures(folder, certificate)
-
-
-def _verify_ledger(folder: RunFolder, certificate: Mapping[str, Any]) -> Check:
-    try:
-        pinned = certificate["ledger"]
-        record = read_ledger(folder.ledger_path, expected_head=pinned["head"])
-        if record.length != pinned["length"] or record.run != pinned["run"]:
-            return Check("ledger", False, "The certificate names another ledger.")
-    except (AdaDPError, KeyError) as error:
-        return Check("ledger", False, str(error))
-    return Check("ledger", True, f"{record.length} lines, chain whole up to the certified head")
-
-
-def _verify_model(folder: RunFolder, certificate: Mapping[str, Any]) -> Check:
-    try:
-        tensors, metadata = folder.load_model_tensors(), folder.model_metadata()
-    except AdaDPError as error:
-        return Check("model", False, str(error))
-    if metadata.get("certificate_digest") != certificate_digest(certificate):
-        return Check("model", False, "The model was saved with another certificate than certificate.json.")
-    return _compare("model", certificate.get("model_digest"), tensors_digest(tensors), "the parameters")
-
-
-def _verify_figures(folder: RunFolder, certificate: Mapping[str, Any]) -> list[Check]:
-    """Epsilon computed again from the ledger, and the charges held against the plan."""
-    try:
-        record = read_ledger(folder.ledger_path)
-        relation = record.neighbours.value if record.neighbours is not None else certificate["neighbours"]
-        results = [_compare("neighbours", certificate["neighbours"], relation, "the ledger")]
-        charged = [{"count": count, "event": to_json(each)} for each, count in record.charges.items()]
-        certified = [{"count": each["count"], "event": each["event"]} for each in certificate["charged"]]
-        results.append(Check("charges", charged == certified, f"{sum(record.charges.values())} in the ledger"))
-        event = record.event()
-        if not certificate["private"] or event is None:
-            claims = certificate["epsilon"] is not None
-            return [*results, Check("epsilon", not claims, "no guarantee is claimed" if not claims else "unfounded")]
-        answer = accountant(folder.config.accountant).epsilon(event, certificate["delta"])
-        right = (
-            answer.status is Status.PROVED
-            and certificate["delta"] == folder.config.delta
-            and math.isclose(answer.epsilon, certificate["epsilon"], rel_tol=1e-6)
-        )
-        detail = f"{answer.epsilon:.6g} from the ledger, {certificate['epsilon']:.6g} certified"
-        return [*results, Check("epsilon", right, detail)]
-    except (AdaDPError, KeyError, TypeError) as error:
-        return [Check("epsilon", False, str(error))]
-
-
-def _compare(name: str, certified: object, found: object, what: str) -> Check:
-    same = certified == found
-    return Check(name, same, f"{what} as certified" if same else f"{what} does not match the certificate")
 
 
 def _figures(answer: Answer | None) -> dict[str, float]:
@@ -230,17 +158,16 @@ def _cross_check(event: Event | None, delta: float) -> list[dict[str, Any]]:
 
 
 def _disclosed(config: TrainConfig, plan: Plan) -> list[str]:
-    disclosed = ["The configuration and the plan: every number in them."]
+    disclosed = [
+        "The configuration and the plan: every number in them.",
+        "How long the run took, which depends a little on how many records its lots had.",
+    ]
     if config.records is None:
         disclosed.append(f"The exact number of training records, {plan.records}, through the sampling rate.")
     if config.seed is not None:
         disclosed.append(
             f"The seed {config.seed}: who knows it and the other records can compute the noise. For publication, run "
             "without a seed."
-        )
-    if config.unsafe_diagnostics:
-        disclosed.append(
-            "metrics.jsonl holds sensitive diagnostics without noise: the guarantee covers the model only."
         )
     return disclosed
 

@@ -1,8 +1,8 @@
-"""One small rule per kind of layer: per-example gradients, their norms and weighted sums from (input, output gradient)."""
+"""One small rule per kind of layer: how its input and output gradient give per-example gradients, norms and sums."""
 
 from __future__ import annotations
 
-from adadp.gradients.rules.base import Pair, Rule, Sums, instantiate, slices, square_norm, weigh
+from adadp.gradients.rules.base import Pair, Rule, Sums, blank, instantiate, slices, square_norm, weigh
 from adadp.gradients.rules.convolution import ConvolutionRule
 from adadp.gradients.rules.elementwise import BroadcastRule, NormalisationRule
 from adadp.gradients.rules.embedding import EmbeddingRule
@@ -17,6 +17,7 @@ __all__ = [
     "Pair",
     "Rule",
     "Sums",
+    "blank",
     "instantiate",
     "slices",
     "square_norm",

@@ -35,14 +35,15 @@ class Pair:
 
     def without(self, bad: Tensor) -> Pair:
         """The same use with the records marked in ``bad`` blanked: zeros in, zeros out."""
-        return Pair(None if self.input is None else _blank(self.input, bad), _blank(self.output_grad, bad), self.slots)
+        return Pair(None if self.input is None else blank(self.input, bad), blank(self.output_grad, bad), self.slots)
 
 
 class Rule(ABC):
     """How the parameter gradients of one kind of layer follow from the pair (input, output gradient).
 
-    A rule is made for one use and holds its settings (stride, shape of the weight, ...). ``per_example`` defines it. Where
-    ``instantiates`` is False the other two are closed forms that need no per-example gradients, and agree with them.
+    A rule is made for one use and holds its settings (stride, shape of the weight, ...). ``per_example`` defines it.
+    Where ``instantiates`` is False the other two are closed forms that need no per-example gradients, and agree with
+    them.
     """
 
     @abstractmethod
@@ -87,18 +88,20 @@ def instantiate(rule: Rule, pair: Pair) -> Sums:
 def square_norm(grads: Tensor) -> Tensor:
     """``[records, ...]`` to the squared norm of every record."""
     flat = grads.reshape(grads.shape[0], -1)
-    return torch.linalg.vector_norm(flat, dim=1).square_()
+    norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
+    return norms.square_()
 
 
 def scale_rows(rows: Tensor, weights: Tensor) -> Tensor:
     """Every record of ``rows`` times its weight."""
-    return rows * weights.view(-1, *[1] * (rows.dim() - 1))
+    return rows * weights.to(rows.dtype).view(-1, *[1] * (rows.dim() - 1))
 
 
 def weigh(grads: Tensor, weights: Tensor) -> Tensor:
     """The weighted sum over records of ``[records, *shape]``."""
-    return (weights @ grads.reshape(grads.shape[0], -1)).view(grads.shape[1:])
+    return (weights.to(grads.dtype) @ grads.reshape(grads.shape[0], -1)).view(grads.shape[1:])
 
 
-def _blank(rows: Tensor, bad: Tensor) -> Tensor:
+def blank(rows: Tensor, bad: Tensor) -> Tensor:
+    """``rows`` with zeros for the records marked in ``bad``."""
     return rows.masked_fill(bad.view(-1, *[1] * (rows.dim() - 1)), 0)

@@ -91,7 +91,12 @@ class ConvolutionRule(Rule):
         """Patches ``[records, groups, patch, positions]`` and values ``[records, groups, channels, positions]``."""
         image, points = self._sides(pair)
         patches = unfold(
-            image, self.weight_shape[2:], tuple(points.shape[2:]), self.stride, self.padding, self.dilation
+            image,
+            kernel=self.weight_shape[2:],
+            positions=tuple(points.shape[2:]),
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
         )
         records = pair.records
         positions = patches.shape[-1]
@@ -108,6 +113,7 @@ class ConvolutionRule(Rule):
 
 def unfold(
     image: Tensor,
+    *,
     kernel: tuple[int, ...],
     positions: tuple[int, ...],
     stride: tuple[int, ...],

@@ -1,7 +1,7 @@
 """Layers whose per-example gradient is no larger than the layer's output: it is simply computed, once.
 
-Normalisation layers (scale and shift after a normalisation that looks at one record only), and a bare parameter added to
-or multiplied with an activation, or repeated for every record (position tables, class tokens, layer scales).
+Normalisation layers (scale and shift after a normalisation that looks at one record only), and a bare parameter added
+to or multiplied with an activation, or repeated for every record (position tables, class tokens, layer scales).
 """
 
 from __future__ import annotations

@@ -10,7 +10,10 @@ from torch import Tensor
 from adadp.gradients.rules.base import Pair, Rule, Sums, scale_rows, square_norm, weigh
 
 ROUNDING = 2.0**-20
-"""Allowance for float32 rounding in a norm from Gram matrices, relative to (sum_t |a_t||d_t|)^2, its condition."""
+"""Allowance for float32 rounding in a norm from Gram matrices, relative to (sum_t |a_t||d_t|)^2, its condition.
+Measured errors, cancelling sums and widths up to 4096 included, stay below 2^-22 of that."""
+UNDERFLOW = 2.0**-106
+"""Allowance for squares that float32 rounds to zero: its smallest normal number, over ``ROUNDING``."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class LinearRule(Rule):
         return grads
 
     def instantiates(self, pair: Pair) -> bool:
-        """By multiplications per record: positions^2 (inputs + outputs) for two Gram matrices, or the product itself."""
+        """By multiplications per record: positions^2 (inputs + outputs) for Gram matrices, or the product itself."""
         if "weight" not in pair.slots:
             return True
         inputs, outputs = _input(pair).shape[-1], pair.output_grad.shape[-1]
@@ -51,7 +54,7 @@ class LinearRule(Rule):
         d = _positions(pair.output_grad)
         if "weight" in pair.slots:
             a = _positions(_input(pair))
-            norms["weight"] = square_norm(a) * square_norm(d) if d.shape[1] == 1 else gram_square_norm(a, d)
+            norms["weight"] = _product_norm(a, d) if d.shape[1] == 1 else gram_square_norm(a, d)
         if "bias" in pair.slots:
             norms["bias"] = square_norm(d if d.shape[1] == 1 else d.sum(1))
         return norms
@@ -79,12 +82,17 @@ def gram_square_norm(a: Tensor, d: Tensor) -> Tensor:
     bound allows: ``ROUNDING`` times the condition of the sum is added.
     """
     gram_a, gram_d = torch.bmm(a, a.mT), torch.bmm(d, d.mT)
-    size = (_diagonal(gram_a) * _diagonal(gram_d)).clamp_(min=0).sqrt_().sum(1)
+    size = (_diagonal(gram_a, a) * _diagonal(gram_d, d)).sqrt_().sum(1)
     return (gram_a.mul_(gram_d)).sum((1, 2)).clamp_(min=0).add_(size.square_(), alpha=ROUNDING)
 
 
-def _diagonal(gram: Tensor) -> Tensor:
-    return gram.diagonal(dim1=1, dim2=2)
+def _product_norm(a: Tensor, d: Tensor) -> Tensor:
+    """|d a^T|^2 = |a|^2 |d|^2, never too small: a square that rounds to zero must not hide behind a huge factor."""
+    return square_norm(a).add_(UNDERFLOW * a.shape[2]) * square_norm(d).add_(UNDERFLOW * d.shape[2])
+
+
+def _diagonal(gram: Tensor, rows: Tensor) -> Tensor:
+    return gram.diagonal(dim1=1, dim2=2) + UNDERFLOW * rows.shape[2]
 
 
 def _positions(rows: Tensor) -> Tensor:

@@ -1,0 +1,269 @@
+"""Time and memory of one training step of plain PyTorch, of Opacus and of AdaDP, in one run.
+
+    python benchmarks/step.py [--rounds N] [--models NAME ...] [--quick]
+
+Every side has a process of its own. The sides of a network take turns, one at a time, round after round, at one and at
+two threads, and the median CPU time of a step counts. A private step is the whole of it: the lot gathered, forward and
+backward pass, clipping, noise, the charge in a ledger on disk (AdaDP) or in the accountant's list (Opacus), and the
+optimizer. Then come the peak of memory, and the parts of AdaDP's step beside those of the plain one. Nothing is
+asserted. A side that cannot run a network is reported with its reason. The machine should have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness import PAGE, RESULTS, ROOT, facts, table, versions_text, write_section
+from rich.console import Console
+from rich.table import Table
+from step_sides import CASES, OPACUS, OURS, PLAIN, SIDES, Case
+from step_worker import Worker
+
+THREADS = (1, 2)
+SLICE = 0.25
+"""Seconds of steps a side makes in its turn; one step at least."""
+LONG = 1.0
+"""Seconds of a step from which on a side takes part in the first rounds only."""
+FIRST = 3
+
+
+@dataclass
+class Timed:
+    """The steps of one side at one number of threads, in milliseconds, one figure per turn."""
+
+    cpu: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    _expected: float | None = None
+    """Seconds of a step, as of the last turn."""
+
+    def take_turn(self, worker: Worker, threads: int) -> None:
+        """One turn more; the first only warms up and shows how long a step takes."""
+        if self._expected is not None and self._expected > LONG and len(self.wall) >= FIRST:
+            return
+        steps = 1 if self._expected is None else max(1, int(SLICE / self._expected))
+        cpu, wall = worker.turn(threads, steps)
+        if self._expected is not None:
+            self.cpu.append(cpu)
+            self.wall.append(wall)
+        self._expected = wall / 1000
+
+    def medians(self) -> tuple[float, float]:
+        return statistics.median(self.cpu), statistics.median(self.wall)
+
+
+@dataclass
+class Measured:
+    """What was found for one network."""
+
+    case: Case
+    timed: dict[tuple[str, int], Timed] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    """Side to megabytes."""
+    parts: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Side to part of the step to milliseconds, at one thread."""
+
+    def times(self, side: str, threads: int) -> tuple[float, float] | None:
+        found = self.timed.get((side, threads))
+        return found.medians() if found is not None and found.cpu else None
+
+    def ratio(self, side: str, other: str, threads: int) -> float | None:
+        """CPU time of a step of one side over that of another."""
+        mine, theirs = self.times(side, threads), self.times(other, threads)
+        return None if mine is None or theirs is None else mine[0] / theirs[0]
+
+    def best_opacus(self, threads: int) -> str | None:
+        ran = [side for side in SIDES if side.startswith("opacus") and self.times(side, threads) is not None]
+        return min(ran, key=lambda side: self.timed[side, threads].medians()[0], default=None)
+
+
+def measure(case: Case, rounds: int, *, quick: bool) -> Measured:
+    measured = Measured(case)
+    with ExitStack() as stack:
+        workers = {side: Worker(case.name, side) for side in SIDES}
+        for side, worker in list(workers.items()):
+            stack.callback(worker.close)
+            if worker.failure:
+                measured.failures[side] = worker.failure
+                del workers[side]
+        for _ in range(rounds + 1):
+            for threads in THREADS[:1] if quick else THREADS:
+                for side, worker in workers.items():
+                    measured.timed.setdefault((side, threads), Timed()).take_turn(worker, threads)
+        if not quick:
+            measured.memory = {side: worker.peak() for side, worker in workers.items()}
+        for side in (OURS, PLAIN):
+            times = measured.times(side, 1)
+            if times is not None:
+                steps = max(5, min(100, int((500 if quick else 3000) / times[1])))
+                measured.parts[side] = workers[side].parts(steps)
+    return measured
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """With three significant digits, and no exponent."""
+    if value is None or math.isnan(value):
+        return ""
+    return f"{value:.0f}" if value >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+HEADER = ("side", "threads", "CPU ms", "x plain", "wall ms", "x plain", "peak MB", "x plain")
+
+
+def rows(measured: Measured) -> list[tuple[str, ...]]:
+    found = []
+    threads = sorted({count for _, count in measured.timed})
+    for side in SIDES:
+        for count in threads:
+            times, plain = measured.times(side, count), measured.times(PLAIN, count)
+            if times is None or plain is None:
+                if count == threads[0]:
+                    found.append((side, f"cannot: {measured.failures.get(side, '')}", *[""] * (len(HEADER) - 2)))
+                continue
+            memory, base = (measured.memory.get(name) if count == 1 else None for name in (side, PLAIN))
+            found.append(
+                (
+                    side,
+                    str(count),
+                    number(times[0]),
+                    f"{times[0] / plain[0]:.2f}",
+                    number(times[1]),
+                    f"{times[1] / plain[1]:.2f}",
+                    number(memory),
+                    "" if memory is None or base is None else f"{memory / base:.2f}",
+                )
+            )
+    return found
+
+
+SUMMARY = ("network", "threads", "adadp x plain", "best mode of opacus", "x plain", "x adadp")
+
+
+def summary(all_measured: list[Measured]) -> list[tuple[str, ...]]:
+    found = []
+    for measured in all_measured:
+        for count in sorted({count for _, count in measured.timed}):
+            best = measured.best_opacus(count)
+            theirs = None if best is None else measured.ratio(best, PLAIN, count)
+            gap = None if best is None else measured.ratio(best, OURS, count)
+            found.append(
+                (
+                    measured.case.name,
+                    str(count),
+                    number(measured.ratio(OURS, PLAIN, count)),
+                    best or "none ran",
+                    number(theirs),
+                    number(gap),
+                )
+            )
+    return found
+
+
+def parts_rows(measured: Measured) -> list[tuple[str, ...]]:
+    ours, plain = measured.parts.get(OURS, {}), measured.parts.get(PLAIN, {})
+    ordered = sorted(ours, key=lambda part: -ours[part])
+    found = [(part, f"{ours[part]:.2f}", f"{plain[part]:.2f}" if part in plain else "") for part in ordered]
+    return [*found, ("sum", f"{sum(ours.values()):.2f}", f"{sum(plain.values()):.2f}")]
+
+
+PARTS = ("part", "adadp", "plain")
+
+
+def markdown(all_measured: list[Measured], known: dict[str, Any]) -> list[str]:
+    lines = [
+        "Written by `benchmarks/step.py`; do not edit. Run it again with `make benchmark-step`, on a machine that has",
+        "nothing else to do.",
+        "",
+        f"{known['date']}, {known['cpu']}, median of {known['rounds']} rounds. {versions_text(known)}.",
+        "",
+        "The sides of a network took turns, each in a process of its own. CPU time counts; at two threads it includes",
+        "what a thread spends waiting for the other in a loop, so the wall time stands beside it. Every private side",
+        "clips flat, adds noise and steps by SGD on lots of the same size. AdaDP does more in its step: it draws its",
+        "lots, takes its noise from a cryptographic generator, rounds it to a grid, and charges a ledger on disk before",
+        "every release. Opacus runs without `secure_mode`, is handed its lots and spared its data loader. For the",
+        "transformer it is given `DPMultiheadAttention` by its own `ModuleValidator.fix` (which does not compute what",
+        "`nn.MultiheadAttention` does with `batch_first=True`, but as much), and contiguous indices for its embeddings,",
+        "which its ghost mode needs. The peak of memory is what a step needs beside what is there between steps.",
+        "",
+        *table(SUMMARY, summary(all_measured)),
+    ]
+    for measured in all_measured:
+        case = measured.case
+        lines += ["", f"### {case.name}", "", f"{case.text}; lots of {case.lot} of {case.records:,} records.", ""]
+        lines += table(HEADER, rows(measured))
+        lines += ["", "Where the time of a step goes, CPU milliseconds at one thread:", ""]
+        lines += table(PARTS, parts_rows(measured))
+    return lines
+
+
+def record(all_measured: list[Measured], known: dict[str, Any]) -> dict[str, Any]:
+    return known | {
+        "models": [
+            {
+                "name": measured.case.name,
+                "text": measured.case.text,
+                "lot": measured.case.lot,
+                "records": measured.case.records,
+                "sides": [
+                    {"side": side, "threads": count, "cpu_ms": timed.cpu, "wall_ms": timed.wall}
+                    for (side, count), timed in measured.timed.items()
+                ],
+                "failures": measured.failures,
+                "peak_mb": measured.memory,
+                "parts_cpu_ms": measured.parts,
+            }
+            for measured in all_measured
+        ]
+    }
+
+
+def show(console: Console, measured: Measured) -> None:
+    shown = Table(*HEADER, title=f"{measured.case.name}: {measured.case.text}", title_justify="left")
+    for row in rows(measured):
+        shown.add_row(*row)
+    console.print(shown)
+    shown = Table(*PARTS, title="CPU milliseconds at one thread", title_justify="left")
+    for row in parts_rows(measured):
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    cases = {case.name: case for case in CASES}
+    parser.add_argument("--rounds", type=int, default=7, help="turns of every side (default 7)")
+    parser.add_argument("--models", nargs="+", choices=cases, default=list(cases), help="only these; writes no file")
+    parser.add_argument("--quick", action="store_true", help="one thread, two rounds, no memory; writes no file")
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    if OPACUS is None:
+        console.print("opacus is not installed and left out: install the extra [benchmark].")
+    rounds = min(2, options.rounds) if options.quick else options.rounds
+    found = []
+    for case in (cases[name] for name in options.models):
+        console.print(f"{case.name}: {rounds} rounds", style="dim")
+        measured = measure(case, rounds, quick=options.quick)
+        show(console, measured)
+        found.append(measured)
+    if options.quick or len(found) < len(CASES):
+        console.print("Not the whole benchmark: no file was written.")
+        return
+    known = facts(("torch", "opacus")) | {"threads": list(THREADS), "rounds": rounds}
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    results = RESULTS / "step.json"
+    results.write_text(json.dumps(record(found, known), indent=1) + "\n", encoding="utf-8")
+    write_section("Training step", markdown(found, known))
+    console.print(f"Written: {results.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""The networks of the step benchmark, and one training step of each on every side: plain PyTorch, Opacus, AdaDP.
+
+A side is built once and then steps on lots of the same size. Every private side clips to the same bound and adds noise
+of the same multiplier; every side gathers its lot from the same tensors and ends with the same optimizer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from harness import load
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from adadp import Ledger, Plan, PlannedBudget, PrivateGradients
+from adadp.losses import cross_entropy
+from adadp.zoo.models import build_model, small_transformer
+
+OPACUS = load("opacus")
+PLAIN, OURS = "pytorch, not private", "adadp"
+OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
+SIDES = (PLAIN, *(f"opacus {mode}" for mode in OPACUS_MODES), OURS)
+CLIP, NOISE, RATE, CLASSES = 1.0, 1.0, 0.05, 10
+STEPS = 1_000_000
+"""Planned for the ledger: more than any run makes."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, its records, and how many of them are in a lot."""
+
+    name: str
+    text: str
+    records: int
+    lot: int
+    build: Callable[[], nn.Module]
+    draw: Callable[[int], Tensor]
+    """So many made-up inputs."""
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Made-up inputs and labels."""
+        torch.manual_seed(0)
+        return self.draw(self.records), torch.randint(CLASSES, (self.records,))
+
+
+def abadi_cifar(seed: int = 0) -> nn.Module:
+    """The CIFAR-10 network of Abadi et al. 2016, with all of its layers trained."""
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * 6 * 6, 384),
+        nn.ReLU(),
+        nn.Linear(384, 384),
+        nn.ReLU(),
+        nn.Linear(384, CLASSES),
+    )
+
+
+CASES = (
+    Case(
+        "mlp-60",
+        "MLP 60-1000-10, the network of the papers on 60 principal components",
+        60_000,
+        600,
+        lambda: build_model("mlp", input_shape=(60,), classes=CLASSES, seed=0),
+        lambda count: torch.randn(count, 60),
+    ),
+    Case(
+        "mlp-784",
+        "MLP 784-1000-10",
+        60_000,
+        600,
+        lambda: build_model("mlp", input_shape=(784,), classes=CLASSES, seed=0),
+        lambda count: torch.rand(count, 784),
+    ),
+    Case(
+        "mnist-cnn",
+        "the MNIST network of the Opacus example: two convolutions, 26,010 parameters",
+        60_000,
+        600,
+        lambda: build_model("cnn", input_shape=(1, 28, 28), classes=CLASSES, seed=0),
+        lambda count: torch.rand(count, 1, 28, 28),
+    ),
+    Case(
+        "cifar-cnn",
+        "the CIFAR-10 network of Abadi et al. 2016: two 5x5x64 convolutions, 384, 384; 1.1 million parameters",
+        50_000,
+        120,
+        abadi_cifar,
+        lambda count: torch.rand(count, 3, 24, 24),
+    ),
+    Case(
+        "transformer",
+        "a transformer encoder, 4 layers of width 128, 64 tokens of 1,000",
+        20_000,
+        64,
+        lambda: small_transformer(1_000, CLASSES, seed=0),
+        lambda count: torch.randint(1_000, (count, 64)),
+    ),
+)
+
+
+class Side:
+    """One way to make training steps of one case; ``step`` makes one."""
+
+    def __init__(self, step: Callable[[], None], close: Callable[[], None] = lambda: None) -> None:
+        self.step = step
+        self.close = close
+
+
+def build_side(name: str, case: Case, data: tuple[Tensor, Tensor], folder: Path) -> Side:
+    """The side ``name``; whatever keeps it from running the case comes out as an exception."""
+    if name == PLAIN:
+        return _plain(case, data)
+    if name == OURS:
+        private, optimizer = our_parts(case, data, folder)
+
+        def step() -> None:
+            private.release()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return Side(step, private.ledger.close)
+    if OPACUS is None:
+        raise ModuleNotFoundError("opacus is not installed")
+    return _opacus(name.removeprefix("opacus "), case, data)
+
+
+def our_parts(
+    case: Case, data: tuple[Tensor, Tensor], folder: Path, loss: Callable[..., Tensor] = cross_entropy
+) -> tuple[PrivateGradients, torch.optim.Optimizer]:
+    """AdaDP as a user's own loop has it: secure randomness, a ledger on disk, chunks chosen by itself."""
+    model = case.build()
+    plan = Plan.of_noise(noise=NOISE, records=case.records, lot_size=case.lot, steps=STEPS, clip=CLIP, sampling="fixed")
+    ledger = Ledger.create(folder / f"{case.name}.jsonl", budget=PlannedBudget(plan.event()))
+    return PrivateGradients(model, data, loss, plan, ledger), torch.optim.SGD(model.parameters(), lr=RATE)
+
+
+def _batches(case: Case, data: tuple[Tensor, Tensor]) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Lots for the sides that are given theirs: a part of a shuffled order each, in turn."""
+    whole = case.records // case.lot
+    lots = itertools.cycle(torch.split(torch.randperm(case.records), case.lot)[:whole])
+    features, labels = data
+
+    def following() -> tuple[Tensor, Tensor]:
+        chosen = next(lots)
+        return features[chosen], labels[chosen]
+
+    return following
+
+
+def plain_parts(
+    case: Case, data: tuple[Tensor, Tensor]
+) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], tuple[Tensor, Tensor]]]:
+    """A network, its optimizer, and its lots."""
+    model = case.build()
+    return model, torch.optim.SGD(model.parameters(), lr=RATE), _batches(case, data)
+
+
+def _plain(case: Case, data: tuple[Tensor, Tensor]) -> Side:
+    model, optimizer, batch = plain_parts(case, data)
+
+    def step() -> None:
+        features, labels = batch()
+        F.cross_entropy(model(features), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return Side(step)
+
+
+def _opacus(mode: str, case: Case, data: tuple[Tensor, Tensor]) -> Side:
+    """Opacus set up for Poisson sampling; its loader, which fetches records one by one, is spared and not timed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the random generator: the fast one is wanted here
+        engine = OPACUS.PrivacyEngine(accountant="rdp")
+        model = OPACUS.validators.ModuleValidator.fix(case.build())
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                module.register_forward_pre_hook(_contiguous)
+        parts = engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=RATE),
+            criterion=nn.CrossEntropyLoss(),
+            data_loader=DataLoader(TensorDataset(*data), batch_size=case.lot),
+            noise_multiplier=NOISE,
+            max_grad_norm=CLIP,
+            grad_sample_mode=mode,
+        )
+    model, optimizer = parts[0], parts[1]
+    criterion = parts[2] if mode == "ghost" else nn.CrossEntropyLoss()
+    batch = _batches(case, data)
+
+    def step() -> None:
+        features, labels = batch()
+        criterion(model(features), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return Side(step)
+
+
+def _contiguous(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Opacus's ghost mode takes a view of an embedding's indices, which repeated positions do not allow."""
+    return tuple(value.contiguous() for value in inputs)

@@ -1,0 +1,16 @@
+"""Training: private steps, an optimizer, evaluation, checkpoints, resume, and a certificate in the end.
+
+fitting.py ``fit``: from Python, arguments to a configuration.      session.py ``train``: check everything, then run.
+planning.py what a configuration means as numbers.                  run.py the loop.
+evaluation.py looks at public test data.                            checkpoints.py save, restore, what is paid already.
+optimizers.py by name, or made by the caller.                       stopping.py Ctrl-C, and the seeds of random layers.
+verify.py a finished run checked against itself.                    result.py what comes out.
+"""
+
+from adadp.train.fitting import fit
+from adadp.train.planning import plan_of
+from adadp.train.result import Status, TrainResult
+from adadp.train.session import refuse_finished, train
+from adadp.train.verify import Check, verify_run
+
+__all__ = ["Check", "Status", "TrainResult", "fit", "plan_of", "refuse_finished", "train", "verify_run"]

@@ -1,0 +1,148 @@
+"""Save a run, take it up again, and know which of its releases are paid already.
+
+What a resumed run does with the steps after its checkpoint that the ledger has charges for:
+
+    randomness   these steps are                why
+    seeded       repeated, without a charge     same lots, same noise, same parameters: nothing new is released
+    secure       left out                       new noise on the same lots would be another release, paid by nobody
+
+A reshuffled epoch is charged once, at its first step. A secure run that was killed within one cannot know which of its
+batches were released after the checkpoint, so it goes on with the next epoch; one that was stopped (a *clean*
+checkpoint, nothing released since) goes on where it is. A clean checkpoint is made unclean before the next release.
+
+    what is found                                   what happens
+    no checkpoint, and nothing charged              the run begins: its first checkpoint comes before its first charge
+    no checkpoint, and charges                      ``RunError``: which steps are in the model is not known
+    a checkpoint and no ledger, or one without the  ``LedgerCorrupt``: what was released is not known
+    charges and the head the checkpoint has seen
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adadp.errors import InputError, LedgerCorrupt, RunError
+from adadp.events import Event
+from adadp.ledger import Ledger
+from adadp.plan import Plan
+from adadp.runs import Checkpoint, RunFolder, flatten_optimizer, restore_optimizer
+from adadp.step import PrivateGradients
+
+
+class Paid:
+    """Charges in the ledger, from earlier processes, for rounds this one has not come to."""
+
+    def __init__(self, plan: Plan, charges: Mapping[Event, int], step: int) -> None:
+        """``step`` steps are in the model: what they cost is taken off ``charges``."""
+        self._plan = plan
+        self._left = Counter(charges)
+        per_round = plan.sampler.steps_per_round
+        for number in range(plan.rounds_before(step)):
+            charge = plan.charge_at(number * per_round)
+            assert charge is not None  # the first step of a round
+            self._left[charge] -= 1
+        if min(self._left.values(), default=0) < 0:
+            raise LedgerCorrupt(
+                "The ledger holds fewer charges than the checkpoint has steps.",
+                why="Lines were cut off its end, or it is another ledger: what was released is no longer known.",
+                fix="Restore the ledger of the run. Do not go on without it.",
+            )
+
+    def __bool__(self) -> bool:
+        return any(self._left.values())
+
+    def take(self, step: int) -> bool:
+        """Whether ``step`` begins a round that is paid; if so, it is so no longer."""
+        if not self:
+            return False
+        charge = self._plan.charge_at(step)
+        if charge is None or not self._left[charge]:
+            return False
+        self._left[charge] -= 1
+        return True
+
+    def after(self, step: int, *, clean: bool) -> int:
+        """The first step from ``step`` on of which nothing can have been released."""
+        per_round = self._plan.sampler.steps_per_round
+        if step % per_round and (self or not clean):
+            step += per_round - step % per_round
+        while self.take(step):
+            step += per_round
+        return min(step, self._plan.steps)
+
+
+def save(
+    folder: RunFolder,
+    private: PrivateGradients,
+    optimizer: torch.optim.Optimizer,
+    *,
+    clean: bool,
+    elapsed: float,
+    lost: int,
+) -> None:
+    """Replace the checkpoint by the state as it is now. ``clean``: this process will release nothing after it."""
+    state = private.state()
+    optimizer_tensors, optimizer_state = flatten_optimizer(optimizer)
+    tensors = {f"model/{name}": value for name, value in private.model.state_dict().items()}
+    tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors.items()}
+    if state["lots"]:
+        tensors["lots/arrangement"] = state["lots"]["arrangement"]
+    text = {
+        "optimizer": optimizer_state,
+        "clip": state["clip"],
+        "round": state["lots"].get("round"),
+        "elapsed": elapsed,
+        "lost": lost,
+        "clean": clean,
+    }
+    folder.save_checkpoint(private.step, tensors, text, ledger_head=private.ledger.head)
+
+
+def load(folder: RunFolder, ledger: Ledger) -> Checkpoint | None:
+    """The checkpoint, if it belongs to this ledger; None if the run had not begun."""
+    found = folder.load_checkpoint()
+    if found is None:
+        if ledger.charges:
+            raise RunError(
+                f"There is no checkpoint in {folder.path}, and its ledger holds charges.",
+                why="Which of the charged steps are in the model is not known.",
+                fix="Put the checkpoint back, or begin a new run in another folder.",
+            )
+        return None
+    if f'"chain":"{found.ledger_head}"' not in folder.ledger_path.read_text(encoding="ascii", errors="replace"):
+        raise LedgerCorrupt(
+            f"The ledger in {folder.path} is not the one its checkpoint was saved with, or lines of it are missing.",
+            why="What was released is no longer known.",
+            fix="Restore the ledger of the run. Do not go on without it.",
+        )
+    return found
+
+
+def restore(found: Checkpoint, private: PrivateGradients, optimizer: torch.optim.Optimizer) -> None:
+    """Put model, optimizer, lots and clip state back to where they were when ``found`` was saved."""
+    _load_model(private.model, _under("model", found.tensors))
+    restore_optimizer(optimizer, _under("optimizer", found.tensors), found.state["optimizer"])
+    lots: dict[str, Any] = {}
+    if found.state["round"] is not None:
+        lots = {"round": found.state["round"], "arrangement": found.tensors["lots/arrangement"]}
+    private.restore({"step": found.step, "clip": found.state["clip"], "lots": lots})
+
+
+def _load_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise InputError(
+            f"The checkpoint does not fit the model: {error}",
+            why="A resumed run must train the network it began with.",
+            fix="Build the model as the run did.",
+        ) from error
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name[len(prefix) + 1 :]: value for name, value in tensors.items() if name.startswith(f"{prefix}/")}

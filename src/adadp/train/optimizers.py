@@ -1,0 +1,67 @@
+"""The optimizer of a run: one known by name, or one the caller makes. It sees released gradients only."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from adadp.config import TrainConfig
+from adadp.errors import InputError
+from adadp.train.planning import rate_of
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+"""From the trained parameters to an optimizer over them."""
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig, make: MakeOptimizer | None = None) -> torch.optim.Optimizer:
+    """The optimizer ``config`` names, over the trained parameters; if that is "python", the one ``make`` makes.
+
+    ================================================  ================================================================
+    the name "python" and no function, or both a      ``InputError``
+    function and another name
+    a function that makes no optimizer, one of other  ``InputError``
+    parameters, or one that wants a closure
+    ================================================  ================================================================
+    """
+    parameters = [value for value in model.parameters() if value.requires_grad]
+    if (config.optimizer == "python") != (make is not None):
+        raise InputError(
+            f"The optimizer of this run is {config.optimizer!r}, and {'a' if make else 'no'} function makes it.",
+            fix="Pass fit(optimizer=...) the function the run was begun with, or a name: sgd, adam, adamw.",
+        )
+    if make is not None:
+        return _checked(make(parameters), parameters)
+    rate = rate_of(config)
+    if rate is None:
+        raise InputError("No learning rate is given.", fix="Pass lr or lr_schedule.")
+    lr = rate.value_at(0)
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, lr=lr, weight_decay=config.weight_decay)
+
+
+def _checked(optimizer: object, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(
+            f"The function given as optimizer made {type(optimizer).__name__}, not a torch.optim.Optimizer.",
+            fix="Pass for example lambda parameters: torch.optim.RMSprop(parameters, lr=0.01).",
+        )
+    trained = {id(value) for value in parameters}
+    if any(id(value) not in trained for group in optimizer.param_groups for value in group["params"]):
+        raise InputError(
+            "The optimizer holds parameters that are not the trained ones of this model.",
+            why="Only those get a private gradient; a stale gradient of another would be used as it is.",
+            fix="Make it from the parameters the function is given.",
+        )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InputError(
+            f"{type(optimizer).__name__} evaluates the loss as often as it likes.",
+            why="Every evaluation is a release, which the plan does not hold.",
+            fix="Use an optimizer whose step() needs no closure.",
+        )
+    return optimizer

@@ -1,0 +1,46 @@
+"""What a run tells while it goes on, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from adadp.plan import Plan
+from adadp.report.certificate import plain_words
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run is, for whoever shows it. Public."""
+
+    step: int
+    steps: int
+    test_accuracy: float | None
+    epsilon_so_far: Callable[[], float | None]
+    """Computed when asked: about 30 ms."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """A trained model and its certificate."""
+
+    model: nn.Module
+    certificate: dict[str, Any]
+    test_accuracy: float | None
+    seconds: float
+    plan: Plan
+    out: Path | None
+
+    @property
+    def epsilon(self) -> float | None:
+        """None: nothing is guaranteed."""
+        epsilon: float | None = self.certificate["epsilon"]
+        return epsilon
+
+    def describe(self) -> str:
+        """The certificate in plain words."""
+        return plain_words(self.certificate)

@@ -1,0 +1,198 @@
+"""The loop: one private step after the other, looks, checkpoints, and what is written in the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from adadp.accounting import Status as Proof
+from adadp.accounting import accountant
+from adadp.config import TrainConfig
+from adadp.errors import AdaDPError, BudgetExceeded, Interrupted
+from adadp.ledger import read_ledger
+from adadp.report.certificate import make_certificate
+from adadp.runs import RunFolder, certificate_digest
+from adadp.step import PrivateGradients
+from adadp.train import checkpoints
+from adadp.train.checkpoints import Paid
+from adadp.train.evaluation import Evaluate
+from adadp.train.planning import rate_of
+from adadp.train.result import Status, TrainResult
+from adadp.train.stopping import random_layers, stop_requests
+
+Watch = Callable[[Status], None]
+
+
+class Run:
+    """One run in this process: everything that changes while it goes on."""
+
+    def __init__(
+        self,
+        private: PrivateGradients,
+        optimizer: torch.optim.Optimizer,
+        config: TrainConfig,
+        *,
+        folder: RunFolder | None,
+        evaluate: Evaluate | None,
+        watch: Watch | None,
+    ) -> None:
+        self.private, self.optimizer, self.config = private, optimizer, config
+        self.plan, self.model = private.plan, private.model
+        self.folder, self.evaluate, self.watch = folder, evaluate, watch
+        self.rate = rate_of(config)
+        self.paid = Paid(self.plan, {}, 0)
+        self.lost = 0
+        """Steps that were paid and are not in the model."""
+        self.accuracy: float | None = None
+        self.every = config.checkpoint_every or max(1, self.plan.steps // 10)
+        self._before, self._started = 0.0, time.perf_counter()
+        self._clean = False
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds spent on the run, in this process and in earlier ones up to the checkpoint."""
+        return self._before + time.perf_counter() - self._started
+
+    def begin(self) -> None:
+        """Save the run before anything is charged, so that whatever happens later there is something to go on from."""
+        self.checkpoint(clean=False)
+
+    def resume(self) -> None:
+        """Take up the last checkpoint; see ``checkpoints`` for what happens to the steps after it."""
+        folder, private = self.folder, self.private
+        assert folder is not None
+        found = checkpoints.load(folder, private.ledger)
+        if found is None:
+            self.begin()
+            return
+        paid = Paid(self.plan, private.ledger.charges, found.step)
+        checkpoints.restore(found, private, self.optimizer)
+        folder.rewind_metrics(found.step)
+        self._before, self.lost, self._clean = (found.state[name] for name in ("elapsed", "lost", "clean"))
+        if private.source.reproducible:
+            self.paid = paid
+            return
+        next_step = paid.after(found.step, clean=found.state["clean"])
+        if next_step > found.step:
+            self.lost += next_step - found.step
+            private.restore({"step": next_step, "clip": dict(private.clip_state), "lots": {}})
+
+    def loop(self) -> None:
+        """Go on to the end of the plan, or until somebody asks to stop (``Interrupted``)."""
+        self._started = time.perf_counter()
+        private, plan = self.private, self.plan
+        with stop_requests() as stop, random_layers(self.config.seed) as start_layers:
+            if self._clean and private.step < plan.steps:
+                self.checkpoint(clean=False)
+            while private.step < plan.steps and not stop.is_set():
+                start_layers(private.step)
+                if not self.step():
+                    break
+                if private.step % self.every == 0 and private.step < plan.steps:
+                    self.checkpoint(clean=False)
+            self.checkpoint(clean=True)
+            if stop.is_set() and private.step < plan.steps:
+                raise self.stopped()
+
+    def step(self) -> bool:
+        """One release and what follows from it. False: the budget is spent, by charges a crash has torn."""
+        private, plan, step = self.private, self.plan, self.private.step
+        if self.rate is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rate.value_at(plan.epoch_of(step))
+        try:
+            private.release(paid=self.paid.take(step))
+        except BudgetExceeded:
+            return False
+        except Exception:  # nothing came out: the state is that after the last step, and worth keeping
+            with suppress(AdaDPError):
+                self.checkpoint(clean=True)
+            raise
+        self.optimizer.step()
+        if private.step % plan.sampler.steps_per_epoch == 0 or private.step == plan.steps:
+            self.log()
+        if self.watch is not None:
+            self.watch(Status(private.step, plan.steps, self.accuracy, self.epsilon_so_far))
+        return True
+
+    def stopped(self) -> Interrupted:
+        """What is said to who asked to stop."""
+        what = f"Stopped after {self.private.step} of {self.plan.steps} steps."
+        if self.folder is None:
+            why = "The run has no folder, so it cannot be resumed."
+            return Interrupted(what, why=why, fix="Give it a folder to keep its work (out).")
+        again = "Call fit again with resume=True."
+        if self.config.data != "python":
+            again = f"Go on with: adadp train --resume {self.folder.path}"
+        return Interrupted(f"{what} Everything is saved in {self.folder.path}.", fix=again)
+
+    def log(self) -> None:
+        """The public figures at the end of an epoch."""
+        step = self.private.step
+        epoch = -(-step // self.plan.sampler.steps_per_epoch)
+        record: dict[str, Any] = {"step": step, "epoch": epoch}
+        proved = accountant(self.config.accountant).status is Proof.PROVED
+        record["epsilon" if proved else "claimed_epsilon"] = self.epsilon_so_far()
+        every = self.config.evaluate_every
+        if self.evaluate is not None and every is not None and epoch % every == 0 and step < self.plan.steps:
+            self.accuracy = record["test_accuracy"] = self.evaluate(self.model)
+        record["seconds"] = round(self.elapsed, 3)
+        if self.folder is not None:
+            self.folder.log(record)
+
+    def epsilon_so_far(self) -> float | None:
+        """What the ledger amounts to now; None without noise."""
+        if self.plan.noise is None or self.config.delta is None:
+            return None
+        return accountant(self.config.accountant).epsilon(self.private.ledger.event(), self.config.delta).epsilon
+
+    def checkpoint(self, *, clean: bool) -> None:
+        """Save everything; without a folder nothing."""
+        if self.folder is not None:
+            checkpoints.save(
+                self.folder, self.private, self.optimizer, clean=clean, elapsed=self.elapsed, lost=self.lost
+            )
+
+    def finish(self, record_unit: str | None) -> TrainResult:
+        """Measure, certify and save. A kill on the way leaves a checkpoint from which all of it is done again."""
+        seconds = self.elapsed
+        accuracy = None if self.evaluate is None else self.evaluate(self.model)
+        tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+        certificate = make_certificate(
+            config=self.config,
+            plan=self.plan,
+            ledger=read_ledger(self.private.ledger.path),
+            randomness=self.private.source.describe(),
+            model=tensors,
+            steps_done=self.private.step - self.lost,
+            steps_lost=self.lost,
+            record_unit=record_unit,
+            notes=self.private.notes,
+        )
+        folder = self.folder
+        if folder is not None:
+            if accuracy is not None and not any("final" in record for record in folder.metrics()):
+                folder.log({"step": self.private.step, "final": True, "test_accuracy": accuracy})
+            folder.write_certificate(certificate)
+            folder.save_model(tensors, _metadata(certificate))
+            folder.checkpoint_path.unlink(missing_ok=True)
+        self.model.eval()
+        return TrainResult(
+            self.model, certificate, accuracy, seconds, self.plan, None if folder is None else folder.path
+        )
+
+
+def _metadata(certificate: dict[str, Any]) -> dict[str, str]:
+    """What a reader of the model file alone learns."""
+    epsilon, delta = certificate["epsilon"], certificate["delta"]
+    return {
+        "certificate_digest": certificate_digest(certificate),
+        "private": str(certificate["private"]).lower(),
+        "epsilon": "none" if epsilon is None else repr(epsilon),
+        "delta": "none" if delta is None else repr(delta),
+        "neighbours": certificate["neighbours"],
+    }

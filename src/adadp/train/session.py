@@ -1,0 +1,206 @@
+"""``train``: everything is checked, then there is a folder, then there is a ledger, then the run goes on."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from adadp.config import TrainConfig
+from adadp.errors import InputError, LedgerCorrupt
+from adadp.ledger import Ledger, PlannedBudget
+from adadp.losses import Loss, check_labels, classes_of, find_loss
+from adadp.plan import Plan
+from adadp.records import Data, Records
+from adadp.runs import RunFolder
+from adadp.step import DEFAULT_MEMORY, PrivateGradients
+from adadp.train.evaluation import Evaluate, accuracy_on, guarded
+from adadp.train.optimizers import MakeOptimizer, make_optimizer
+from adadp.train.planning import plan_of
+from adadp.train.result import TrainResult
+from adadp.train.run import Run, Watch
+
+
+def train(
+    model: nn.Module,
+    data: Data,
+    config: TrainConfig,
+    *,
+    loss: str | Loss = "cross-entropy",
+    optimizer: MakeOptimizer | None = None,
+    test: tuple[Tensor, Tensor] | None = None,
+    evaluate: Evaluate | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    record_unit: str | None = None,
+    watch: Watch | None = None,
+) -> TrainResult:
+    """Train ``model`` as ``config`` says, and certify it.
+
+    ``test`` is public data for the accuracy; ``evaluate(model)`` replaces it, and is called once ahead to see that it
+    works. With ``out`` everything is kept in that folder and a stopped run can ``resume``. The folder is made when all
+    input has been checked; if something fails before the first charge, it is gone again.
+    """
+    folder = _to_resume(out, config) if resume else None
+    device = _device(config.device)
+    model = model.to(device).train()
+    dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
+    chosen = find_loss(loss)
+    records = Records(data, device, dtype)
+    classes = classes_of(model, chosen, records.example())
+    if classes is not None and records.columns is not None:
+        check_labels(records.columns[-1], classes, "training")
+    measure = _measure(model, test, evaluate, chosen, classes, device, dtype)
+    plan = plan_of(config, len(records))
+    made = make_optimizer(model, config, optimizer)
+    with ExitStack() as stack:
+        place = _Place(folder, out, config, plan, stack)
+        private = PrivateGradients(
+            model,
+            records,
+            chosen,
+            plan,
+            place.open_ledger,
+            seed=config.seed,
+            chunk_size=config.chunk_size,
+            memory_limit=DEFAULT_MEMORY if config.memory_limit_mb is None else config.memory_limit_mb << 20,
+        )
+        run = Run(private, made, config, folder=place.folder, evaluate=measure, watch=watch)
+        if resume:
+            run.resume()
+        else:
+            run.begin()
+        place.keep()
+        run.loop()
+        return run.finish(record_unit)
+
+
+def refuse_finished(folder: RunFolder) -> None:
+    """A run that has ended does not go on."""
+    if folder.model_path.exists() and folder.certificate_path.exists() and not folder.checkpoint_path.exists():
+        raise InputError(
+            f"The run in {folder.path} has finished.",
+            why="Its budget is planned for the steps it took.",
+            fix="Begin a new run in another folder, or look at this one with adadp verify.",
+        )
+
+
+class _Place:
+    """Where a run keeps its ledger and everything else: its folder, or a temporary one for the ledger alone."""
+
+    def __init__(
+        self,
+        folder: RunFolder | None,
+        out: str | os.PathLike[str] | None,
+        config: TrainConfig,
+        plan: Plan,
+        stack: ExitStack,
+    ) -> None:
+        self.folder = folder
+        self._out, self._config, self._plan, self._stack = out, config, plan, stack
+        self._made = ExitStack()
+
+    def open_ledger(self) -> Ledger:
+        """The ledger to charge; a new run gets its folder here."""
+        budget = PlannedBudget(self._plan.event())
+        if self._out is None:
+            temporary = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="adadp-"))
+            return self._stack.enter_context(Ledger.create(Path(temporary) / "ledger.jsonl", budget=budget))
+        if self.folder is None:
+            there = Path(self._out).exists()
+            self.folder = RunFolder.create(self._out, self._config)
+            self._stack.enter_context(self._made)
+            self._made.callback(_remove, self.folder, whole=not there)
+            return self._stack.enter_context(Ledger.create(self.folder.ledger_path, budget=budget))
+        return self._stack.enter_context(self._ledger_of(self.folder, budget))
+
+    def keep(self) -> None:
+        """The run begins: from now on its folder stays, whatever happens."""
+        self._made.pop_all()
+
+    @staticmethod
+    def _ledger_of(folder: RunFolder, budget: PlannedBudget) -> Ledger:
+        if folder.ledger_path.exists():
+            ledger = Ledger.open(folder.ledger_path, budget=budget)
+            try:
+                refuse_finished(folder)  # now that nobody else can be finishing it
+            except InputError:
+                ledger.close()
+                raise
+            return ledger
+        if folder.checkpoint_path.exists() or folder.metrics():
+            raise LedgerCorrupt(
+                f"The ledger of the run in {folder.path} is missing.",
+                why="What the run has released is no longer known.",
+                fix="Put ledger.jsonl back. Do not go on without it.",
+            )
+        return Ledger.create(folder.ledger_path, budget=budget)
+
+
+def _remove(folder: RunFolder, *, whole: bool) -> None:
+    """Take back a folder in which nothing has been charged."""
+    files = (folder.checkpoint_path, folder.ledger_path, Path(f"{folder.ledger_path}.lock"), folder.config_path)
+    with suppress(OSError):
+        for path in files:
+            path.unlink(missing_ok=True)
+        if whole:
+            folder.path.rmdir()
+
+
+def _to_resume(out: str | os.PathLike[str] | None, config: TrainConfig) -> RunFolder:
+    if out is None:
+        raise InputError("resume=True needs out.", fix="Pass the folder of the run as out.")
+    folder = RunFolder.open(out)
+    refuse_finished(folder)
+    if folder.config != config:
+        raise InputError(
+            f"The run in {folder.path} has another configuration.",
+            why="A resumed run must be the one that was planned and charged.",
+            fix="Call fit with the arguments the run was begun with.",
+        )
+    return folder
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.empty(1, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(
+            f"The device {name} cannot be used: {str(error).splitlines()[0]}",
+            fix="Use cpu, or install a PyTorch that knows the device.",
+        ) from error
+
+
+def _measure(  # noqa: PLR0917
+    model: nn.Module,
+    test: tuple[Tensor, Tensor] | None,
+    evaluate: Evaluate | None,
+    loss: Loss,
+    classes: int | None,
+    device: torch.device,
+    dtype: torch.dtype | None,
+) -> Evaluate | None:
+    """How to look at the model; it has been tried once when this returns."""
+    if test is not None and evaluate is not None:
+        raise InputError(
+            "Both test and evaluate are given.", why="Only one of them can be the accuracy.", fix="Leave one out."
+        )
+    if evaluate is not None:
+        measure = guarded(evaluate)
+        measure(model)
+        return measure
+    if test is None:
+        return None
+    measure = guarded(accuracy_on(test, loss, classes, device, dtype))
+    try:
+        guarded(accuracy_on((test[0][:1], test[1][:1]), loss, classes, device, dtype))(model)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise InputError(
+            f"The model cannot be tried on the test data: {error}",
+            fix="Give the test records the shape and dtype of the training records.",
+        ) from error
+    return measure
