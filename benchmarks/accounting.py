@@ -20,27 +20,20 @@ os.environ["MKL_NUM_THREADS"] = "1"
 import argparse
 import json
 import math
-import platform
-import re
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
+from harness import PAGE, RESULTS, ROOT, facts, load, table, versions_text, write_section
 from rich.console import Console
 from rich.table import Table
 
-from adadp import __version__
 from adadp.accounting import RunShape, accountant, smallest_noise
 from adadp.schedules import parse_schedule
 
-ROOT = Path(__file__).resolve().parent.parent
 SLOW = 20.0
 """Seconds from which on a job is not repeated."""
 OURS, GOOGLE, PRV = "adadp", "dp-accounting", "prv-accountant"
@@ -92,14 +85,6 @@ class Question:
     text: str
     jobs: list[Job]
     quantity: str = "epsilon"
-
-
-def load(name: str) -> Any:
-    """The module called ``name``, or None where it is not installed."""
-    try:
-        return import_module(name)
-    except ImportError:
-        return None
 
 
 DPA, DPA_PLD, DPA_RDP = load("dp_accounting"), load("dp_accounting.pld"), load("dp_accounting.rdp")
@@ -259,25 +244,6 @@ def questions(quick: bool) -> list[Question]:
     return found
 
 
-def machine() -> str:
-    """The CPU's name, where the system tells."""
-    try:
-        match = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    except OSError:
-        match = None
-    return match.group(1).strip() if match else platform.processor() or platform.machine()
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "adadp": __version__}
-    for name in ("numpy", "scipy", GOOGLE, PRV):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
-
-
 def seconds_text(job: Job) -> str:
     if job.failure:
         return "failed"
@@ -322,16 +288,12 @@ def rows(question: Question) -> list[tuple[str, ...]]:
     ]
 
 
-def markdown(asked: list[Question], facts: dict[str, Any]) -> str:
+def markdown(asked: list[Question], known: dict[str, Any]) -> list[str]:
     lines = [
-        "# Benchmarks: accounting",
-        "",
         "Written by `benchmarks/accounting.py`; do not edit. Run it again with `make benchmark`, on a machine that has",
         "nothing else to do.",
         "",
-        f"{facts['date']}, {facts['cpu']}, one thread, CPU time, median of the runs. "
-        + ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
-        + ".",
+        f"{known['date']}, {known['cpu']}, one thread, CPU time, median of the runs. {versions_text(known)}.",
         "",
         "All programs were asked in turn in one run. The bracket is what a program says about both sides of its",
         "answer; dp-accounting's default has an upper side only, and an RDP figure is a bound, not the exact epsilon.",
@@ -340,14 +302,13 @@ def markdown(asked: list[Question], facts: dict[str, Any]) -> str:
         f"faster. A program that needed more than {SLOW:g} s was asked once.",
     ]
     for question in asked:
-        lines += ["", f"## {question.name.capitalize()}", "", f"{question.quantity}: {question.text}", ""]
-        lines += ["| " + " | ".join(HEADER) + " |", "|---|---|---:|---:|---:|---:|---:|"]
-        lines += ["| " + " | ".join(row) + " |" for row in rows(question)]
-    return "\n".join(lines) + "\n"
+        lines += ["", f"### {question.name.capitalize()}", "", f"{question.quantity}: {question.text}", ""]
+        lines += table(HEADER, rows(question), left=2)
+    return lines
 
 
-def record(asked: list[Question], facts: dict[str, Any]) -> dict[str, Any]:
-    return facts | {
+def record(asked: list[Question], known: dict[str, Any]) -> dict[str, Any]:
+    return known | {
         "questions": [
             {
                 "name": question.name,
@@ -398,19 +359,12 @@ def main() -> None:
     if options.quick:
         console.print("A quick run, one round: no file was written.")
         return
-    facts = {
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "cpu": machine(),
-        "threads": 1,
-        "versions": versions(),
-        "rounds": rounds,
-    }
-    results = ROOT / "benchmarks" / "results" / "accounting.json"
-    results.parent.mkdir(parents=True, exist_ok=True)
-    results.write_text(json.dumps(record(asked, facts), indent=1) + "\n", encoding="utf-8")
-    page = ROOT / "docs" / "benchmarks.md"
-    page.write_text(markdown(asked, facts), encoding="utf-8")
-    console.print(f"Written: {results.relative_to(ROOT)} and {page.relative_to(ROOT)}.")
+    known = facts(("numpy", "scipy", GOOGLE, PRV)) | {"threads": 1, "rounds": rounds}
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    results = RESULTS / "accounting.json"
+    results.write_text(json.dumps(record(asked, known), indent=1) + "\n", encoding="utf-8")
+    write_section("Accounting", markdown(asked, known))
+    console.print(f"Written: {results.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}.")
 
 
 if __name__ == "__main__":

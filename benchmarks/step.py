@@ -31,7 +31,7 @@ SLICE = 0.25
 """Seconds of steps a side makes in its turn; one step at least."""
 LONG = 1.0
 """Seconds of a step from which on a side takes part in the first rounds only."""
-FIRST = 3
+FIRST = 2
 
 
 @dataclass
@@ -178,7 +178,7 @@ PARTS = ("part", "adadp", "plain")
 
 def markdown(all_measured: list[Measured], known: dict[str, Any]) -> list[str]:
     lines = [
-        "Written by `benchmarks/step.py`; do not edit. Run it again with `make benchmark-step`, on a machine that has",
+        "Written by `benchmarks/step.py`; do not edit. Run it again with `make benchmark`, on a machine that has",
         "nothing else to do.",
         "",
         f"{known['date']}, {known['cpu']}, median of {known['rounds']} rounds. {versions_text(known)}.",
@@ -186,11 +186,13 @@ def markdown(all_measured: list[Measured], known: dict[str, Any]) -> list[str]:
         "The sides of a network took turns, each in a process of its own. CPU time counts; at two threads it includes",
         "what a thread spends waiting for the other in a loop, so the wall time stands beside it. Every private side",
         "clips flat, adds noise and steps by SGD on lots of the same size. AdaDP does more in its step: it draws its",
-        "lots, takes its noise from a cryptographic generator, rounds it to a grid, and charges a ledger on disk before",
-        "every release. Opacus runs without `secure_mode`, is handed its lots and spared its data loader. For the",
-        "transformer it is given `DPMultiheadAttention` by its own `ModuleValidator.fix` (which does not compute what",
-        "`nn.MultiheadAttention` does with `batch_first=True`, but as much), and contiguous indices for its embeddings,",
+        "lots, takes its noise from a cryptographic generator, rounds it to a grid, and charges a ledger on disk",
+        "before every release. Opacus runs without `secure_mode`, is handed its lots and spared its data loader. For",
+        "the transformer it is given `DPMultiheadAttention` by its own `ModuleValidator.fix` (with `batch_first=True`",
+        "it does not compute what `nn.MultiheadAttention` does, but as much) and contiguous indices for embeddings,",
         "which its ghost mode needs. The peak of memory is what a step needs beside what is there between steps.",
+        "",
+        "The first table is the summary: CPU time over that of the plain step, and over that of AdaDP.",
         "",
         *table(SUMMARY, summary(all_measured)),
     ]

@@ -40,7 +40,8 @@ class Worker:
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, case, side), daemon=True)
         self._process.start()
-        self.failure: str = self._connection.recv()
+        theirs.close()
+        self.failure = self._begun()
         """Why the side cannot run the case; empty if it can."""
 
     def turn(self, threads: int, steps: int) -> tuple[float, float]:
@@ -60,6 +61,12 @@ class Worker:
     def close(self) -> None:
         self._connection.close()
         self._process.join(10)
+
+    def _begun(self) -> str:
+        try:
+            return str(self._connection.recv())
+        except EOFError:
+            return "its process ended, probably for lack of memory"
 
     def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
         self._connection.send((question, arguments))
@@ -98,8 +105,7 @@ def _turn(_name: str, _case: Case, side: Side, threads: int, steps: int) -> tupl
 def _peak(_name: str, _case: Case, side: Side) -> float:
     torch.set_num_threads(1)
     before = _settled()
-    for _ in range(2):
-        side.step()
+    side.step()
     return (_resident_peak() - before) / MEGABYTE
 
 

@@ -151,7 +151,17 @@ class Plan:
 
     def charge_at(self, step: int) -> Event | None:
         """What must be charged before the release of ``step``; None if an earlier charge covers it."""
-        return self.sampler.charge(step, self.release_at)
+        if self.sampler.steps_per_round > 1:
+            return self.sampler.charge(step, self.release_at)
+        epoch = self.epoch_of(step) if self.noise is not None and not isinstance(self.noise, Uniform) else 0
+        if epoch not in self._charges:
+            self._charges[epoch] = self.sampler.amplify(self.release_at(step))
+        return self._charges[epoch]
+
+    @cached_property
+    def _charges(self) -> dict[int, Event]:
+        """Charges by epoch, kept because building and checking an event takes longer than looking it up."""
+        return {}
 
     def event(self) -> Event:
         """Everything the run will charge."""

@@ -102,6 +102,25 @@ class RandomSource(ABC):
         keys = self._asked(count, purpose, step).view(np.int64)
         return torch.argsort(torch.from_numpy(keys.copy()))
 
+    @final
+    def subset(self, count: int, size: int, *, purpose: str, step: int) -> Tensor:
+        """``size`` of the numbers 0 to ``count`` - 1, sorted; every subset is equally likely.
+
+        A small one is what independent draws first hit: the first ``size`` distinct numbers of a sequence of draws. A
+        draw takes a 64-bit word modulo ``count``, whose probabilities are equal to within ``count`` / 2**64.
+        """
+        count, size = checks.count("count", count, minimum=0), checks.count("size", size, minimum=0)
+        if size > count:
+            raise InputError(f"A subset of {size} was asked of {count}.", fix="Ask for a smaller one.")
+        if 2 * size > count:
+            return self.permutation(count, purpose=purpose, step=step)[:size].sort().values
+        words = self._asked(4 * size + 64, purpose, step)  # at most half are taken, so a draw is new with 1/2 or more
+        first: npt.NDArray[np.intp] = np.sort(np.unique(words % np.uint64(max(1, count)), return_index=True)[1])
+        if len(first) < size:
+            return self.permutation(count, purpose=f"{purpose}, again", step=step)[:size].sort().values
+        chosen = (words[first[:size]] % np.uint64(max(1, count))).astype(np.int64)
+        return torch.from_numpy(np.sort(chosen))
+
     def _asked(self, count: int, purpose: str, step: int) -> npt.NDArray[np.uint64]:
         """The words for a request, once it has been checked."""
         if not isinstance(purpose, str) or not purpose:

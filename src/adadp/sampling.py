@@ -231,8 +231,7 @@ class FixedSizeSampler(Sampler):
         return -(-self.records // self.lot_size)
 
     def arrange(self, number: int, source: RandomSource) -> Tensor:
-        order = source.permutation(self.records, purpose=_PURPOSE, step=number)
-        return order[: self.lot_size].sort().values
+        return source.subset(self.records, self.lot_size, purpose=_PURPOSE, step=number)
 
     def _sampled(self, releases: tuple[Event, ...]) -> Event:
         (release,) = releases

@@ -11,7 +11,8 @@ from torch import Tensor
 
 _COMPILED_RECORDS = 128
 """Records per compiled call: shorter batches are padded with zeros, whose clamped products are zero."""
-_EAGER_ELEMENTS = 1 << 22
+_EAGER_ELEMENTS = 1 << 19
+"""Numbers at a time without a compiler: what stays in a cache (twice as fast as eight times as many)."""
 
 
 def clamped_products(left: Tensor, right: Tensor, bound: Tensor) -> Tensor:

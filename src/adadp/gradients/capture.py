@@ -14,7 +14,19 @@ from torch import Tensor, nn
 from adadp.errors import InputError
 from adadp.gradients.boxes import clamped_products
 from adadp.gradients.recorder import Target
-from adadp.gradients.rules import LinearRule, Pair, Rule, Sums, blank, instantiate, slices, square_norm, weigh
+from adadp.gradients.rules import (
+    LinearRule,
+    Pair,
+    Rule,
+    Sums,
+    blank,
+    instances,
+    norms_of,
+    slices,
+    square_norm,
+    weigh,
+    weigh_all,
+)
 
 Groups = Sequence[Sequence[str]]
 """A partition of the trained parameters by name."""
@@ -48,6 +60,7 @@ class Capture:
         self._pieces = [_Held(piece) for piece in pieces]
         self._given = dict(given)
         self._bad: Tensor | None = None
+        self._looked = False
         self._reference = next(iter(parameters.values()))
         self.records = records
 
@@ -63,12 +76,11 @@ class Capture:
                 columns[group_of[name]].append(square_norm(grads))
             empty = self._reference.new_zeros(self.records, dtype=wide(self._reference.dtype))
             totals = torch.stack([sum(column[1:], start=column[0]) if column else empty for column in columns], dim=1)
-            bad = ~torch.isfinite(totals).all(1)
-            if self._bad is None:
-                self._bad = bad
-                if bool(bad.any()):
-                    self._blank(bad)
-            return totals.masked_fill_((bad | self._bad).unsqueeze(1), torch.inf)
+            bad = ~(totals.sum(1) < torch.inf)
+            if bool(bad.any()):
+                self._blank(bad)
+            self._looked = True
+            return totals if self._bad is None else totals.masked_fill_(self._bad.unsqueeze(1), torch.inf)
 
     def weighted_sums(self, weights: Tensor, groups: Groups) -> dict[str, Tensor]:
         """Sum over records of weight times gradient for every parameter; ``weights`` is ``[records, groups]``."""
@@ -77,7 +89,7 @@ class Capture:
         self._find_bad()
         sums: dict[str, Tensor] = {}
         with exactly(self._reference.device):
-            weights = torch.where(torch.isfinite(weights), weights, 0)
+            weights = weights.nan_to_num(0.0, 0.0, 0.0)
             for held in self._pieces:
                 by_group: defaultdict[int, list[str]] = defaultdict(list)
                 for slot, target in held.targets.items():
@@ -105,7 +117,7 @@ class Capture:
         sums: dict[str, Tensor] = {}
         with exactly(self._reference.device):
             for held in self._pieces:
-                box = {slot: _part(bounds[target.name], target) for slot, target in held.targets.items()}
+                box = {slot: target.of(bounds[target.name]) for slot, target in held.targets.items()}
                 for slot, value in held.clamped_sum(box).items():
                     self._add(sums, held.targets[slot], value)
             for name, grads in self._given.items():
@@ -122,18 +134,20 @@ class Capture:
 
     def _find_bad(self) -> None:
         """Make sure that the records which must not contribute are known: all norms are looked at once."""
-        if self._bad is None:
+        if not self._looked:
             self.square_norms([list(self._parameters)])
 
     def _blank(self, bad: Tensor) -> None:
         """Let the records marked in ``bad`` contribute nothing: zero times infinity would not do."""
+        self._bad = bad if self._bad is None else self._bad | bad
         self._pieces = [held.without(bad) for held in self._pieces]
         self._given = {name: blank(grads, bad) for name, grads in self._given.items()}
 
     def _add(self, sums: dict[str, Tensor], target: Target, value: Tensor) -> None:
         if target.start is not None:
             whole = torch.zeros_like(self._parameters[target.name], dtype=value.dtype)
-            whole[target.start : target.stop] = value.view(whole[target.start : target.stop].shape)
+            rows = target.of(whole)
+            rows.copy_(value.view(rows.shape))
             value = whole
         value = value.view(self._parameters[target.name].shape)
         sums[target.name] = sums[target.name].add_(value) if target.name in sums else value
@@ -152,38 +166,34 @@ class _Held:
     def __init__(self, piece: Piece) -> None:
         self._piece = piece
         self.targets = piece.targets
-        self._grads: Sums | None = None
+        self._parts: list[Sums] | None = None
         if len(piece.uses) == 1:
             rule, pair = piece.uses[0]
             if rule.instantiates(pair):
-                self._grads = instantiate(rule, pair)
+                self._parts = instances(rule, pair)
 
     def square_norms(self) -> Sums:
-        if self._grads is not None:
-            return {slot: square_norm(grads) for slot, grads in self._grads.items()}
-        if len(self._piece.uses) == 1:
+        if self._parts is None and len(self._piece.uses) == 1:
             rule, pair = self._piece.uses[0]
             return rule.square_norms(pair)
-        parts = [{slot: square_norm(grads) for slot, grads in part.items()} for part in self._summed_slices()]
-        return {slot: torch.cat([part[slot] for part in parts]) for slot in self.targets}
+        return norms_of(self._per_example())
 
     def weighted_sum(self, weights: Tensor, slots: tuple[str, ...]) -> Sums:
-        if self._grads is not None:
-            return {slot: weigh(self._grads[slot], weights) for slot in slots}
+        if self._parts is not None:
+            return weigh_all(self._parts, weights, slots)
         total: Sums = {}
         for rule, pair in self._piece.uses:
-            for slot, value in rule.weighted_sum(replace(pair, slots=slots), weights).items():
+            for slot, value in rule.weighted_sum(pair.only(slots), weights).items():
                 total[slot] = total[slot] + value if slot in total else value
         return total
 
     def clamped_sum(self, bounds: Sums) -> Sums:
-        if len(self._piece.uses) == 1 and self._grads is None:
+        if self._parts is None and len(self._piece.uses) == 1:
             rule, pair = self._piece.uses[0]
             if isinstance(rule, LinearRule) and pair.input is not None and pair.output_grad.dim() == 2:
                 return _clamped_linear(rule, pair, bounds)
-        grads = iter([self._grads]) if self._grads is not None else self._summed_slices()
         total: Sums = {}
-        for part in grads:
+        for part in self._per_example():
             for slot, value in part.items():
                 clamped = torch.clamp(value, -bounds[slot], bounds[slot]).sum(0)
                 total[slot] = total[slot] + clamped if slot in total else clamped
@@ -192,8 +202,11 @@ class _Held:
     def without(self, bad: Tensor) -> _Held:
         return _Held(replace(self._piece, uses=tuple((rule, pair.without(bad)) for rule, pair in self._piece.uses)))
 
-    def _summed_slices(self) -> Iterator[Sums]:
+    def _per_example(self) -> Iterator[Sums]:
         """Per-example gradients summed over the uses, a slice of the records at a time."""
+        if self._parts is not None:
+            yield from self._parts
+            return
         size = sum(rule.working_size(pair) for rule, pair in self._piece.uses)
         for start, stop in slices(self._piece.uses[0][1], size):
             total: Sums = {}
@@ -225,14 +238,11 @@ def _group_of(groups: Groups, parameters: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _part(bound: Tensor, target: Target) -> Tensor:
-    return bound if target.start is None else bound[target.start : target.stop]
-
-
 @contextlib.contextmanager
 def exactly(device: torch.device) -> Iterator[None]:
     """Neither a graph nor half precision, whatever the caller has switched on: norms and sums must belong together."""
-    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+    half = torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else None
+    with torch.no_grad(), half or contextlib.nullcontext():
         yield
 
 

@@ -52,7 +52,7 @@ class GradientEngine:
     @property
     def bytes_per_record(self) -> int:
         """About how much memory one more record in a batch needs."""
-        return 2 * self._blueprint.bytes_per_record
+        return self._blueprint.bytes_per_record
 
     def chunk_size(self, limit_bytes: int) -> int:
         """How many records fit ``limit_bytes`` at once; at least one."""

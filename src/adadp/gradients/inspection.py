@@ -21,6 +21,10 @@ from adadp.gradients.layout import Layout, find_layout
 from adadp.gradients.made_up import Loss, MadeUp, random_states, same, undisturbed
 from adadp.gradients.recorder import Key, Recorder, Use
 from adadp.gradients.regions import Call, CallCollector, CallLayout, LossModule, Region, find_call_layout
+from adadp.gradients.rules import Pair
+
+_NUMBER = 4
+"""Bytes of the float32 numbers that gradients are kept in."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,22 @@ def inspect(
     for name, reason in demoted.items():
         generic[name] = (reason, ())
     regions, notes = _regions(LossModule(model, loss), generic, parameters, (two, three))
-    size = 4 * sum(parameters[name].numel() for region in regions for name in region.parameters.values())
-    return Blueprint(layouts, regions, max(1, three.saved_bytes - two.saved_bytes) + size, notes)
+    instances = sum(
+        _instance_size(use, layouts[use.key], parameters) for use in three.recorder.uses if use.key in layouts
+    )
+    by_function = sum(parameters[name].numel() for region in regions for name in region.parameters.values())
+    # Activations and their gradients, and as much again for what comes and goes; torch.func needs several copies.
+    size = 2 * max(1, three.saved_bytes - two.saved_bytes) + _NUMBER * (instances + 4 * by_function)
+    return Blueprint(layouts, regions, size, notes)
+
+
+def _instance_size(use: Use, layout: UseLayout, parameters: Mapping[str, nn.Parameter]) -> int:
+    """Numbers per record in the per-example gradients that a use's rule makes; 0 for a closed form."""
+    value = None if use.input is None or layout.input is None else layout.input.records_first(use.input.detach(), 3)
+    grad = layout.output.records_first(torch.empty(()).expand(use.output_shape), 3)
+    if not use.rule.instantiates(Pair(value, grad, tuple(use.targets))):
+        return 0
+    return sum(target.of(parameters[target.name]).numel() for target in use.targets.values())
 
 
 def _trace(model: nn.Module, loss: Loss, batch: Sequence[Any], records: int) -> _Trace:
@@ -169,7 +187,7 @@ def _saved_bytes(trace: _Trace) -> Iterator[None]:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
         yield
-    outputs = sum(use.output_shape.numel() * 4 for use in trace.recorder.uses)
+    outputs = sum(use.output_shape.numel() * _NUMBER for use in trace.recorder.uses)
     trace.saved_bytes = sum(seen.values()) + outputs
 
 

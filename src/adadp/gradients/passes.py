@@ -117,10 +117,10 @@ def _pieces(uses: Sequence[Use], grads: Sequence[Tensor | None], blueprint: Blue
         pair = _pair(use, grad, blueprint, records)
         alone = tuple(slot for slot in pair.slots if uses_of[use.targets[slot]] == 1)
         if alone:
-            singles.append((use.rule, replace(pair, slots=alone), {slot: use.targets[slot] for slot in alone}))
+            singles.append((use.rule, pair.only(alone), {slot: use.targets[slot] for slot in alone}))
         for slot in pair.slots:
             if slot not in alone:
-                by_target[use.targets[slot]].append((use.rule, replace(pair, slots=(slot,)), slot))
+                by_target[use.targets[slot]].append((use.rule, pair.only((slot,)), slot))
     pieces = [Piece(((rule, pair),), targets) for rule, pair, targets in singles]
     for target, several in by_target.items():
         slots = {slot for _, _, slot in several}

@@ -32,6 +32,10 @@ class Target:
     start: int | None = None
     stop: int | None = None
 
+    def of(self, whole: Tensor) -> Tensor:
+        """These rows of a tensor that has the shape of the parameter."""
+        return whole if self.start is None else whole[self.start : self.stop]
+
 
 Key = tuple[str, int]
 """A use's identity from one forward pass to the next: its first parameter, and the how-manieth use of it."""

@@ -27,7 +27,7 @@ hold for the sum as it was computed, with the rounding errors of its additions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -88,7 +88,7 @@ class GaussianMechanism:
         vector = _flat(total)
         if noise_multiplier == 0 or len(vector) == 0:
             _check_range(vector, torch.finfo(torch.float64).max)
-            return dict(_parts(vector, total))
+            return _parts(vector, total)
         grid = grid_of(l2_bound, len(vector))
         deviation = noise_multiplier * (l2_bound / grid + math.sqrt(len(vector)))
         if not deviation * _FARTHEST <= _LARGEST:
@@ -100,7 +100,7 @@ class GaussianMechanism:
         vector.mul_(1 / grid).round_()
         _check_range(vector, _LARGEST)
         vector.add_(source.normal(len(vector), purpose=purpose, step=step).mul_(deviation).round_())
-        return dict(_parts(vector.mul_(grid), total))
+        return _parts(vector.mul_(grid), total)
 
 
 def grid_of(l2_bound: float, coordinates: int) -> float:
@@ -129,7 +129,10 @@ def _check_dtypes(total: Mapping[str, Tensor]) -> None:
 
 def _check_range(vector: Tensor, largest: float) -> None:
     """Refuse values beyond ``largest``, infinite ones and nan, and reveal none of them."""
-    if len(vector) and not vector.abs().max().item() <= largest:
+    if not len(vector):
+        return
+    low, high = torch.aminmax(vector)  # nan wins in both
+    if not (-largest <= low.item() and high.item() <= largest):
         raise InputError(
             "The sum to be released holds a value that is not finite or far beyond its bound. Nothing was released.",
             why="No sum of clipped contributions can; what is in it must not be shown.",
@@ -139,13 +142,21 @@ def _check_range(vector: Tensor, largest: float) -> None:
 
 def _flat(total: Mapping[str, Tensor]) -> Tensor:
     """All coordinates as one new double-precision vector on the CPU."""
-    pieces = [tensor.detach().reshape(-1).to("cpu", torch.float64) for tensor in total.values()]
-    return torch.cat([torch.empty(0, dtype=torch.float64), *pieces])
+    vector = torch.empty(sum(tensor.numel() for tensor in total.values()), dtype=torch.float64)
+    start = 0
+    for tensor in total.values():
+        vector[start : start + tensor.numel()] = tensor.detach().reshape(-1)
+        start += tensor.numel()
+    return vector
 
 
-def _parts(vector: Tensor, like: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _parts(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """``vector`` cut into tensors of the shapes and devices of ``like``, in double precision only where it had it."""
-    pieces = torch.split(vector, [tensor.numel() for tensor in like.values()]) if like else ()
-    for (name, tensor), piece in zip(like.items(), pieces, strict=True):
-        dtype = torch.float64 if tensor.dtype is torch.float64 else torch.float32
-        yield name, piece.reshape(tensor.shape).to(tensor.device, dtype, copy=True)
+    single = vector.to(torch.float32)
+    parts = {}
+    start = 0
+    for name, tensor in like.items():
+        source = vector if tensor.dtype is torch.float64 else single
+        parts[name] = source[start : start + tensor.numel()].view(tensor.shape).to(tensor.device)
+        start += tensor.numel()
+    return parts

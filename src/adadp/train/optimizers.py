@@ -21,12 +21,14 @@ def make_optimizer(model: nn.Module, config: TrainConfig, make: MakeOptimizer | 
 
     ================================================  ================================================================
     the name "python" and no function, or both a      ``InputError``
-    function and another name
+    function and another name; nothing to train
     a function that makes no optimizer, one of other  ``InputError``
     parameters, or one that wants a closure
     ================================================  ================================================================
     """
     parameters = [value for value in model.parameters() if value.requires_grad]
+    if not parameters:
+        raise InputError("The model has no trained parameter.", fix="Set requires_grad=True on what should be trained.")
     if (config.optimizer == "python") != (make is not None):
         raise InputError(
             f"The optimizer of this run is {config.optimizer!r}, and {'a' if make else 'no'} function makes it.",

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from adadp.gradients.rules.base import Pair, Rule, Sums, blank, instantiate, slices, square_norm, weigh
+from adadp.gradients.rules.base import (
+    Pair,
+    Rule,
+    Sums,
+    blank,
+    instances,
+    norms_of,
+    slices,
+    square_norm,
+    weigh,
+    weigh_all,
+)
 from adadp.gradients.rules.convolution import ConvolutionRule
 from adadp.gradients.rules.elementwise import BroadcastRule, NormalisationRule
 from adadp.gradients.rules.embedding import EmbeddingRule
@@ -18,8 +29,10 @@ __all__ = [
     "Rule",
     "Sums",
     "blank",
-    "instantiate",
+    "instances",
+    "norms_of",
     "slices",
     "square_norm",
     "weigh",
+    "weigh_all",
 ]

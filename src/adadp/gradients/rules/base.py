@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,10 @@ class Pair:
     @property
     def records(self) -> int:
         return self.output_grad.shape[0]
+
+    def only(self, slots: tuple[str, ...]) -> Pair:
+        """The same use for some of its parameters."""
+        return self if slots == self.slots else Pair(self.input, self.output_grad, slots)
 
     def rows(self, start: int, stop: int) -> Pair:
         """The same use for records ``start`` to ``stop``."""
@@ -60,11 +65,11 @@ class Rule(ABC):
 
     def square_norms(self, pair: Pair) -> Sums:
         """The squared norm of every record's gradient, ``[records]``."""
-        return {slot: square_norm(grads) for slot, grads in instantiate(self, pair).items()}
+        return norms_of(instances(self, pair))
 
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
         """The sum over records of weight times gradient, of the parameter's shape."""
-        return {slot: weigh(grads, weights) for slot, grads in instantiate(self, pair).items()}
+        return weigh_all(instances(self, pair), weights, pair.slots)
 
 
 _CPU_SLICE, _GPU_SLICE = 1 << 19, 1 << 26
@@ -79,10 +84,28 @@ def slices(pair: Pair, numbers_per_record: int) -> list[tuple[int, int]]:
     return [(start, min(pair.records, start + width)) for start in range(0, pair.records, width)]
 
 
-def instantiate(rule: Rule, pair: Pair) -> Sums:
-    """``rule.per_example`` slice by slice, so that its temporaries stay small."""
-    parts = [rule.per_example(pair.rows(start, stop)) for start, stop in slices(pair, rule.working_size(pair))]
-    return parts[0] if len(parts) == 1 else {slot: torch.cat([part[slot] for part in parts]) for slot in parts[0]}
+def instances(rule: Rule, pair: Pair) -> list[Sums]:
+    """``rule.per_example`` slice by slice of the records, so that its temporaries stay small."""
+    return [rule.per_example(pair.rows(start, stop)) for start, stop in slices(pair, rule.working_size(pair))]
+
+
+def norms_of(parts: Iterable[Sums]) -> Sums:
+    """Squared norms of all records, from per-example gradients slice by slice."""
+    norms = [{slot: square_norm(grads) for slot, grads in part.items()} for part in parts]
+    return norms[0] if len(norms) == 1 else {slot: torch.cat([each[slot] for each in norms]) for slot in norms[0]}
+
+
+def weigh_all(parts: Iterable[Sums], weights: Tensor, slots: tuple[str, ...]) -> Sums:
+    """The weighted sum over all records, from per-example gradients slice by slice."""
+    total: Sums = {}
+    start = 0
+    for part in parts:
+        stop = start + len(part[slots[0]])
+        for slot in slots:
+            value = weigh(part[slot], weights[start:stop])
+            total[slot] = total[slot].add_(value) if slot in total else value
+        start = stop
+    return total
 
 
 def square_norm(grads: Tensor) -> Tensor:
@@ -99,7 +122,8 @@ def scale_rows(rows: Tensor, weights: Tensor) -> Tensor:
 
 def weigh(grads: Tensor, weights: Tensor) -> Tensor:
     """The weighted sum over records of ``[records, *shape]``."""
-    return (weights.to(grads.dtype) @ grads.reshape(grads.shape[0], -1)).view(grads.shape[1:])
+    flat = grads.reshape(grads.shape[0], -1)
+    return torch.mv(flat.t(), weights.to(grads.dtype)).view(grads.shape[1:])
 
 
 def blank(rows: Tensor, bad: Tensor) -> Tensor:

@@ -50,14 +50,12 @@ class LinearRule(Rule):
         return positions > 1 and positions * (inputs + outputs) >= inputs * outputs
 
     def square_norms(self, pair: Pair) -> Sums:
-        norms = {}
         d = _positions(pair.output_grad)
+        norms = {"bias": square_norm(d if d.shape[1] == 1 else d.sum(1))}
         if "weight" in pair.slots:
             a = _positions(_input(pair))
-            norms["weight"] = _product_norm(a, d) if d.shape[1] == 1 else gram_square_norm(a, d)
-        if "bias" in pair.slots:
-            norms["bias"] = square_norm(d if d.shape[1] == 1 else d.sum(1))
-        return norms
+            norms["weight"] = _product_norm(a, d, norms["bias"]) if d.shape[1] == 1 else gram_square_norm(a, d)
+        return {slot: norms[slot] for slot in pair.slots}
 
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
         sums = {}
@@ -86,9 +84,9 @@ def gram_square_norm(a: Tensor, d: Tensor) -> Tensor:
     return (gram_a.mul_(gram_d)).sum((1, 2)).clamp_(min=0).add_(size.square_(), alpha=ROUNDING)
 
 
-def _product_norm(a: Tensor, d: Tensor) -> Tensor:
+def _product_norm(a: Tensor, d: Tensor, size_d: Tensor) -> Tensor:
     """|d a^T|^2 = |a|^2 |d|^2, never too small: a square that rounds to zero must not hide behind a huge factor."""
-    return square_norm(a).add_(UNDERFLOW * a.shape[2]) * square_norm(d).add_(UNDERFLOW * d.shape[2])
+    return square_norm(a).add_(UNDERFLOW * a.shape[2]).mul_(size_d + UNDERFLOW * d.shape[2])
 
 
 def _diagonal(gram: Tensor, rows: Tensor) -> Tensor:
