@@ -89,7 +89,7 @@ class RandomSource(ABC):
         angle = torch.from_numpy(words[pairs:] * (math.pi * 2.0**-63))
         normals = torch.empty(2 * pairs, dtype=torch.float64)
         torch.mul(radius, angle.cos(), out=normals[:pairs])
-        torch.mul(radius, angle.sin(), out=normals[pairs:])
+        torch.mul(radius, angle.sin_(), out=normals[pairs:])
         return normals[:count]
 
     @final

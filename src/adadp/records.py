@@ -67,7 +67,7 @@ class Records:
     def batch(self, indices: Tensor) -> tuple[Any, ...]:
         """The records at ``indices``, on the device. Sensitive."""
         if self._tensors is not None:
-            return tuple(tree_map(lambda leaf: placed(leaf[indices], self._device, self._dtype), self._tensors))
+            return tuple(tree_map(lambda leaf: placed(_rows(leaf, indices), self._device, self._dtype), self._tensors))
         collated = _collated([self._dataset[int(index)] for index in indices])
         batch = tuple(collated) if isinstance(collated, (tuple, list)) else (collated,)
         return tuple(tree_map(lambda leaf: placed(leaf, self._device, self._dtype), batch))
@@ -124,3 +124,8 @@ def _collated(records: list[Any]) -> Any:
             why="All records must be made of tensors or numbers, of the same shapes.",
             fix="Let __getitem__ return tensors of one shape, numbers, or a tuple or dict of these.",
         ) from error
+
+
+def _rows(leaf: Tensor, indices: Tensor) -> Tensor:
+    """``leaf[indices]``, several times as fast for long rows."""
+    return leaf.index_select(0, indices.to(leaf.device))

@@ -106,15 +106,16 @@ class Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        found = [target for value in _tensors(args, kwargs) if (target := self._targets.get(id(value))) is not None]
+        given = (*args, *kwargs.values()) if kwargs else args
+        found = [target for value in _tensors(given) if (target := self._targets.get(id(value))) is not None]
         if not found or not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        if func is F.multi_head_attention_forward and args[0].dim() == 3:
+        if func is F.multi_head_attention_forward and args and args[0].dim() == 3:
             with self:
                 return attention(*args, **kwargs, part=self._part)
         reading = read_call(func, args, kwargs)  # first: it may refuse what the call would do
         output = func(*args, **kwargs)
-        for leaf in _tensors((output,), {}):
+        for leaf in _tensors((output,)):
             # A conversion to the dtype it has already gives back the parameter itself: no use.
             if leaf.requires_grad and id(leaf) not in self._targets:
                 self.dtypes.add(leaf.dtype)
@@ -168,14 +169,9 @@ class Recorder(TorchFunctionMode):
         return view
 
 
-def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+def _tensors(args: Iterable[Any]) -> Iterator[Tensor]:
     for value in args:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, (list, tuple)):
-            yield from _tensors(tuple(value), {})
-    for value in kwargs.values():
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(tuple(value), {})
+            yield from _tensors(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -46,30 +47,31 @@ class LinearRule(Rule):
         if "weight" not in pair.slots:
             return True
         inputs, outputs = _input(pair).shape[-1], pair.output_grad.shape[-1]
-        positions = pair.output_grad[0].numel() // outputs
+        positions = math.prod(pair.output_grad.shape[1:-1])
         return positions > 1 and positions * (inputs + outputs) >= inputs * outputs
 
     def square_norms(self, pair: Pair) -> Sums:
-        d = _positions(pair.output_grad)
-        norms = {"bias": square_norm(d if d.shape[1] == 1 else d.sum(1))}
+        norms = {"bias": square_norm(_summed(pair.output_grad))}
         if "weight" in pair.slots:
-            a = _positions(_input(pair))
-            norms["weight"] = _product_norm(a, d, norms["bias"]) if d.shape[1] == 1 else gram_square_norm(a, d)
+            a, d = _input(pair), pair.output_grad
+            single = math.prod(d.shape[1:-1]) == 1
+            norms["weight"] = (
+                _product_norm(a, d, norms["bias"]) if single else gram_square_norm(_positions(a), _positions(d))
+            )
         return {slot: norms[slot] for slot in pair.slots}
 
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
         sums = {}
-        d = _positions(pair.output_grad)
+        d = pair.output_grad
         if "weight" in pair.slots:
-            a = _positions(_input(pair))
-            if a.shape[2] <= d.shape[2]:  # the smaller side carries the weights
-                sums["weight"] = d.flatten(0, 1).t() @ scale_rows(a, weights).flatten(0, 1)
+            a = _input(pair)
+            if a.shape[-1] <= d.shape[-1]:  # the smaller side carries the weights
+                total = _rows(d).t() @ _rows(scale_rows(a, weights))
             else:
-                sums["weight"] = scale_rows(d, weights).flatten(0, 1).t() @ a.flatten(0, 1)
-            if self.transposed:
-                sums["weight"] = sums["weight"].t()
+                total = _rows(scale_rows(d, weights)).t() @ _rows(a)
+            sums["weight"] = total.t() if self.transposed else total
         if "bias" in pair.slots:
-            sums["bias"] = weigh(d if d.shape[1] == 1 else d.sum(1), weights).reshape(-1)
+            sums["bias"] = weigh(_summed(d), weights)
         return sums
 
 
@@ -86,7 +88,7 @@ def gram_square_norm(a: Tensor, d: Tensor) -> Tensor:
 
 def _product_norm(a: Tensor, d: Tensor, size_d: Tensor) -> Tensor:
     """|d a^T|^2 = |a|^2 |d|^2, never too small: a square that rounds to zero must not hide behind a huge factor."""
-    return square_norm(a).add_(UNDERFLOW * a.shape[2]).mul_(size_d + UNDERFLOW * d.shape[2])
+    return square_norm(a).add_(UNDERFLOW * a.shape[-1]).mul_(size_d + UNDERFLOW * d.shape[-1])
 
 
 def _diagonal(gram: Tensor, rows: Tensor) -> Tensor:
@@ -98,6 +100,16 @@ def _positions(rows: Tensor) -> Tensor:
     if rows.dim() == 2:
         return rows.unsqueeze(1)
     return rows if rows.dim() == 3 else rows.flatten(1, -2)
+
+
+def _rows(rows: Tensor) -> Tensor:
+    """``[records, ..., width]`` as a matrix with a row for every position of every record."""
+    return rows if rows.dim() == 2 else rows.flatten(0, -2)
+
+
+def _summed(rows: Tensor) -> Tensor:
+    """``[records, ..., width]`` summed over the positions."""
+    return rows if rows.dim() == 2 else _positions(rows).sum(1)
 
 
 def _input(pair: Pair) -> Tensor:
