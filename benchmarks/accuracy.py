@@ -16,7 +16,7 @@ import torch
 
 from adadp import launch
 from adadp.config import TrainConfig
-from adadp.report.certificate import verify_run
+from adadp.train.verify import verify_run
 from adadp.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[1]

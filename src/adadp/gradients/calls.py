@@ -195,6 +195,13 @@ def _expand(input: Tensor, *_: Any) -> Reading:
     return Reading(BroadcastRule(tuple(input.shape), False), None, {"weight": input}, batch_first_only=True)
 
 
+def _repeat(input: Tensor, *sizes: Any) -> Reading | None:
+    """Once for every record, and no more: then it is an expansion."""
+    times = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+    once = len(times) == input.dim() > 0 and input.shape[0] == 1 and all(each == 1 for each in times[1:])
+    return _expand(input) if once else None
+
+
 def _each(value: int | tuple[int, ...], dimensions: int) -> tuple[int, ...]:
     if isinstance(value, int):
         return (value,) * dimensions
@@ -219,7 +226,10 @@ _READERS: dict[Callable[..., Any], Callable[..., Reading | None]] = {
     F.instance_norm: _instance_norm,
     torch.add: _add,
     Tensor.add: _add,
+    Tensor.add_: _add,
+    Tensor.__iadd__: _add,
     torch.mul: _mul,
     Tensor.mul: _mul,
     Tensor.expand: _expand,
+    Tensor.repeat: _repeat,
 }

@@ -1,0 +1,353 @@
+"""The certificate says what was released, and ``verify_run`` finds whatever does not agree with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from adadp import __version__, zoo
+from adadp.accounting import accountant
+from adadp.config import TrainConfig
+from adadp.events import from_json
+from adadp.ledger import Ledger, PlannedBudget, read_ledger
+from adadp.plan import Plan
+from adadp.report.certificate import make_certificate, plain_words, tensors_digest
+from adadp.runs import RunFolder, certificate_digest
+from adadp.train import fit, verify_run
+
+DATA = zoo.load("cancer").train
+SETTINGS = {"epsilon": 2.0, "delta": 1e-4, "steps": 10, "lot_size": 56, "lr": 0.5}
+
+
+def trained(out: Path, **settings) -> RunFolder:
+    torch.manual_seed(0)
+    fit(nn.Linear(9, 2), DATA, out=out, **{**SETTINGS, "seed": 0, **settings})
+    return RunFolder.open(out)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> RunFolder:
+    return trained(tmp_path_factory.mktemp("original") / "run")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory) -> RunFolder:
+    """A run that differs in nothing but the seed of its weights and noise."""
+    torch.manual_seed(9)
+    out = tmp_path_factory.mktemp("other") / "run"
+    fit(nn.Linear(9, 2), DATA, out=out, seed=0, **SETTINGS)
+    return RunFolder.open(out)
+
+
+@pytest.fixture
+def run(original, tmp_path) -> RunFolder:
+    return RunFolder.open(shutil.copytree(original.path, tmp_path / "run"))
+
+
+def failed(folder: RunFolder) -> set[str]:
+    return {check.name for check in verify_run(RunFolder.open(folder.path)) if not check.passed}
+
+
+# What it says -----------------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_says_everything_a_reader_needs(original):
+    certificate = original.certificate()
+    event = from_json(certificate["charged"][0]["event"])
+    assert certificate["epsilon_low"] <= certificate["epsilon"] == certificate["epsilon_high"] <= 2
+    assert certificate["epsilon_low"] > 1.99
+    assert certificate["delta"] == 1e-4
+    assert certificate["private"] is True
+    assert certificate["neighbours"] == "add-remove" == event.neighbours.value
+    assert certificate["sampling"] == "poisson"
+    assert certificate["method"] == "dpsgd"
+    assert certificate["randomness"] == "seed 0: reproducible, not secure"
+    assert certificate["charged"][0]["count"] == certificate["steps_done"] == certificate["plan"]["steps"] == 10
+    assert certificate["versions"]["adadp"] == __version__
+    assert set(certificate["versions"]) == {"adadp", "python", "torch", "numpy"}
+    checked = {each["accountant"]: each["epsilon"] for each in certificate["cross_check"]}
+    assert {"pld", "rdp", "moments"} <= set(checked)
+    assert not {"theorem1", "zcdp-sampled", "strong-published"} & set(checked)
+    assert min(checked.values()) == checked["pld"] == certificate["epsilon"]
+    disclosed = " ".join(certificate["disclosed"])
+    assert "number of training records, 560" in disclosed
+    assert "The seed 0" in disclosed
+    assert "How long the run took" in disclosed
+    assert certificate["not_charged"] == ["Looks at the test set, which must be public."]
+    assert original.model_metadata() == {
+        "certificate_digest": certificate_digest(certificate),
+        "private": "true",
+        "epsilon": repr(certificate["epsilon"]),
+        "delta": "0.0001",
+        "neighbours": "add-remove",
+    }
+
+
+def test_the_whole_run_verifies_and_nothing_is_written(original):
+    before = {path.name: path.read_bytes() for path in original.path.iterdir()}
+    checks = verify_run(original)
+    assert [check.name for check in checks] == [
+        "configuration",
+        "ledger",
+        "model",
+        "plan",
+        "charges",
+        "epsilon",
+        "statements",
+    ]
+    assert all(check.passed for check in checks), checks
+    assert {path.name: path.read_bytes() for path in original.path.iterdir()} == before
+
+
+def test_secure_searched_and_hidden_are_said(tmp_path):
+    folder = trained(tmp_path / "run", seed=None, searched=7, public_records=600, sampling="poisson")
+    certificate = folder.certificate()
+    assert certificate["randomness"].startswith("secure")
+    assert not any("seed" in line or "exact number" in line for line in certificate["disclosed"])
+    assert "7 settings tried outside of this run." in certificate["not_charged"]
+    assert failed(folder) == set()
+
+
+def test_in_plain_words(original):
+    words = plain_words(original.certificate())
+    for part in ("(2, 0.0001)-differentially private", "add-remove", "10 of 10 steps", "seed 0", "Disclosed: ", "rdp"):
+        assert part in words
+    assert "lost" not in words
+    assert "10 of 10 steps (3 more were paid and lost)" in plain_words({**original.certificate(), "steps_lost": 3})
+    assert plain_words({"private": False, "reason": "Because."}) == "NOT PRIVATE. Because."
+
+
+def certificate_of(tmp_path: Path, *, charged: int = 0, **config) -> dict:
+    plan = Plan.of_noise(noise=2.0, records=560, lot_size=56, steps=10)
+    with Ledger.create(tmp_path / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger:
+        for step in range(charged):
+            ledger.charge(plan.charge_at(step))
+    return make_certificate(
+        config=TrainConfig("python", **{"sigma": 2.0, "delta": 1e-4, **config}),
+        plan=plan,
+        ledger=read_ledger(tmp_path / "ledger.jsonl"),
+        randomness="secure",
+        model={},
+        steps_done=charged,
+    )
+
+
+def test_what_was_charged_counts_and_not_what_was_planned(tmp_path):
+    plan = Plan.of_noise(noise=2.0, records=560, lot_size=56, steps=4)
+    assert certificate_of(tmp_path, charged=4)["epsilon"] == plan.epsilon(1e-4).epsilon
+    assert (
+        plan.epsilon(1e-4).epsilon < Plan.of_noise(noise=2.0, records=560, lot_size=56, steps=10).epsilon(1e-4).epsilon
+    )
+
+
+def test_a_run_that_released_nothing_costs_nothing(tmp_path):
+    certificate = certificate_of(tmp_path)
+    assert (certificate["epsilon"], certificate["epsilon_low"], certificate["epsilon_high"]) == (0, 0, 0)
+    assert certificate["cross_check"] == []
+
+
+@pytest.mark.parametrize("name", ["theorem1", "strong-published"])
+def test_a_figure_that_is_no_bound_makes_no_guarantee(name, tmp_path):
+    certificate = certificate_of(tmp_path, charged=10, accountant=name)
+    assert certificate["private"] is False
+    assert certificate["epsilon"] is certificate["epsilon_high"] is None
+    plan = Plan.of_noise(noise=2.0, records=560, lot_size=56, steps=10)
+    assert certificate["claimed_epsilon"] == accountant(name).epsilon(plan.event(), 1e-4).epsilon
+    assert name in certificate["reason"]
+
+
+def test_a_digest_sees_names_shapes_dtypes_and_every_bit():
+    base = {"a": torch.zeros(4), "b": torch.ones(2, 3)}
+    others = [
+        {"a": torch.zeros(4), "c": torch.ones(2, 3)},
+        {"a": torch.zeros(4), "b": torch.ones(3, 2)},
+        {"a": torch.zeros(4, dtype=torch.int32), "b": torch.ones(2, 3)},
+        {"a": -torch.zeros(4), "b": torch.ones(2, 3)},
+        {"a": torch.zeros(4)},
+        {},
+    ]
+    digests = [tensors_digest(each) for each in [base, *others]]
+    assert len(set(digests)) == len(digests)
+    assert tensors_digest(dict(reversed(base.items()))) == digests[0]
+    assert tensors_digest({"a": torch.zeros(4), "b": torch.ones(3, 2).T}) == digests[0]
+    assert tensors_digest({"s": torch.tensor(1.0), "e": torch.zeros(0)})
+
+
+# What is tampered with --------------------------------------------------------------------------------------------
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) >= 1
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def certify(run: RunFolder, change: Callable[[dict], None]) -> None:
+    certificate = run.certificate()
+    change(certificate)
+    run.certificate_path.write_text(json.dumps(certificate, indent=2, sort_keys=True))
+
+
+def without_last_line(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+TAMPERED: dict[str, tuple[Callable[[RunFolder, RunFolder], object], set[str]]] = {
+    "last byte of the model": (lambda run, _: flip(run.model_path, -1), {"model"}),
+    "name in the model": (lambda run, _: edit_bytes(run.model_path, b"weight", b"wEight"), {"model"}),
+    "model removed": (lambda run, _: run.model_path.unlink(), {"model"}),
+    "model of another run": (lambda run, other: shutil.copy(other.model_path, run.path), {"model"}),
+    "model saved by others": (lambda run, _: save_file(load_file(run.model_path), run.model_path), {"model"}),
+    "epsilon": (
+        lambda run, _: certify(run, lambda c: c.update(epsilon=1.0)),
+        {"model", "epsilon"},
+    ),
+    "bracket": (
+        lambda run, _: certify(run, lambda c: c.update(epsilon_low=1.0)),
+        {"model", "epsilon"},
+    ),
+    "delta": (lambda run, _: certify(run, lambda c: c.update(delta=1e-9)), {"model", "epsilon"}),
+    "neighbours": (
+        lambda run, _: certify(run, lambda c: c.update(neighbours="replace-one")),
+        {"model", "statements"},
+    ),
+    "randomness": (
+        lambda run, _: certify(run, lambda c: c.update(randomness="secure (really)")),
+        {"model", "statements"},
+    ),
+    "disclosed": (lambda run, _: certify(run, lambda c: c["disclosed"].pop()), {"model", "statements"}),
+    "a new statement": (lambda run, _: certify(run, lambda c: c.update(endorsed=True)), {"model", "statements"}),
+    "count": (lambda run, _: certify(run, lambda c: c["charged"][0].update(count=5)), {"model", "charges"}),
+    "steps": (lambda run, _: certify(run, lambda c: c.update(steps_done=11)), {"model", "charges"}),
+    "lot in the plan": (lambda run, _: certify(run, lambda c: c["plan"].update(lot_size=28)), {"model", "plan"}),
+    "noise in the plan": (
+        lambda run, _: certify(run, lambda c: c["plan"].update(noise="uniform:s0=9")),
+        {"model", "plan", "charges"},
+    ),
+    "records in the plan": (
+        lambda run, _: certify(run, lambda c: c["plan"].update(records=5600)),
+        {"model", "plan", "charges", "statements"},
+    ),
+    "a part of the certificate": (
+        lambda run, _: certify(run, lambda c: c.pop("plan")),
+        {"model", "plan", "charges", "epsilon", "statements"},
+    ),
+    "certificate of another run": (
+        lambda run, other: shutil.copy(other.certificate_path, run.path),
+        {"ledger", "model"},
+    ),
+    "certificate removed": (lambda run, _: run.certificate_path.unlink(), {"certificate"}),
+    "certificate that is no JSON": (lambda run, _: run.certificate_path.write_text("epsilon: 1"), {"certificate"}),
+    "certificate that is a list": (lambda run, _: run.certificate_path.write_text("[]"), {"certificate"}),
+    "last line of the ledger": (lambda run, _: without_last_line(run.ledger_path), {"ledger", "charges", "epsilon"}),
+    "a number in the ledger": (
+        lambda run, _: edit(run.ledger_path, '"seq":3', '"seq":4'),
+        {"ledger", "plan", "charges", "epsilon", "statements"},
+    ),
+    "noise in the ledger": (
+        lambda run, _: edit(run.ledger_path, '"noise_multiplier":', '"noise_multiplier":9'),
+        {"ledger", "plan", "charges", "epsilon", "statements"},
+    ),
+    "ledger of another run": (lambda run, other: shutil.copy(other.ledger_path, run.path), {"ledger"}),
+    "ledger removed": (
+        lambda run, _: run.ledger_path.unlink(),
+        {"ledger", "plan", "charges", "epsilon", "statements"},
+    ),
+    "epsilon in the configuration": (
+        lambda run, _: edit(run.config_path, "epsilon = 2.0", "epsilon = 1.0"),
+        {"configuration", "plan"},
+    ),
+    "lot in the configuration": (
+        lambda run, _: edit(run.config_path, "lot = 56", "lot = 55"),
+        {"configuration", "plan", "charges"},
+    ),
+    "steps in the configuration": (
+        lambda run, _: edit(run.config_path, "steps = 10", "steps = 9"),
+        {"configuration", "plan", "charges"},
+    ),
+    "delta in the configuration": (
+        lambda run, _: edit(run.config_path, "delta = 0.0001", "delta = 0.001"),
+        {"configuration", "plan", "epsilon"},
+    ),
+    "rate in the configuration": (lambda run, _: edit(run.config_path, "lr = 0.5", "lr = 0.4"), {"configuration"}),
+    "seed in the configuration": (
+        lambda run, _: edit(run.config_path, "seed = 0\n", ""),
+        {"configuration", "statements"},
+    ),
+}
+
+
+def edit_bytes(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("case", TAMPERED)
+def test_every_single_edit_is_found_where_it_was_made(case, run, other):
+    tamper, expected = TAMPERED[case]
+    tamper(run, other)
+    found = failed(run)
+    assert found >= expected
+    assert found - expected <= {"model"}
+
+
+def forged(run: RunFolder, change: Callable[[dict], None], **config) -> None:
+    """Somebody edits the certificate, and configuration, and mends every checksum about them."""
+    if config:
+        run.config_path.write_text(run.config.replace(**config).to_toml())
+    certificate = run.certificate()
+    certificate["config_digest"] = RunFolder.open(run.path).config.digest()
+    change(certificate)
+    run.write_certificate(certificate)
+    metadata = {**run.model_metadata(), "certificate_digest": certificate_digest(certificate)}
+    run.save_model(run.load_model_tensors(), metadata)
+
+
+def nothing(certificate: dict) -> None:
+    """Leave the certificate as it is."""
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "expected"),
+    [
+        (lambda c: c.update(epsilon=1.0, epsilon_low=1.0, epsilon_high=1.0), {}, {"epsilon"}),
+        (lambda c: c.update(epsilon=1.0), {"epsilon": 1.0}, {"plan", "epsilon"}),
+        (nothing, {"epsilon": 3.0}, {"plan"}),
+        (lambda c: c.update(delta=1e-9), {"delta": 1e-9}, {"plan", "epsilon"}),
+        (lambda c: c["plan"].update(noise="uniform:s0=9"), {"sigma": 9.0}, {"plan", "charges"}),
+        (lambda c: c.update(private=False, epsilon=None), {}, {"epsilon"}),
+        (lambda c: c.update(accountant="theorem1"), {"accountant": "theorem1"}, {"plan", "epsilon"}),
+        (lambda c: c.update(steps_done=9, steps_lost=2), {}, {"charges"}),
+        (lambda c: c.update(steps_done=-1), {}, {"charges"}),
+        (nothing, {"lr": 0.4}, set()),
+    ],
+)
+def test_a_figure_is_computed_again_even_if_every_checksum_was_mended(run, change, config, expected):
+    forged(run, change, **config)
+    assert failed(run) == expected
+
+
+def test_the_ledger_may_not_go_on_after_the_certificate(run, tmp_path):
+    plan = Plan.of_noise(
+        noise=float(run.certificate()["plan"]["noise"].split("=")[1]), records=560, lot_size=56, steps=10
+    )
+    twice = tmp_path / "twice.jsonl"
+    with Ledger.create(twice, budget=None) as ledger:
+        for _ in range(11):
+            ledger.charge(plan.charge_at(0))
+    shutil.copy(twice, run.ledger_path)
+    assert {"ledger", "plan", "charges", "epsilon"} <= failed(run)

@@ -1,0 +1,153 @@
+"""Runs by name: defaults filled in, names checked before anything is made, the same run again from its own file."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+
+from adadp import launch, zoo
+from adadp.config import TrainConfig
+from adadp.errors import AdaDPError, InputError, Interrupted
+from adadp.launch import METHODS, RECIPES, resolved, resume, start
+from adadp.ledger import Ledger
+from adadp.runs import RunFolder
+from adadp.train import fit, verify_run
+
+SHORT = TrainConfig("cancer", sigma=2.0, delta=1e-4, steps=4, seed=0, threads=1)
+
+
+@pytest.fixture(autouse=True)
+def threads_stay_as_they_were():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_every_data_set_has_a_recipe_that_fits_it():
+    assert set(RECIPES) == set(zoo.DATA_SETS)
+    for name, recipe in RECIPES.items():
+        whole = resolved(TrainConfig(name, epsilon=1.0, delta=1e-5))
+        assert whole.lot < zoo.find(name).train_records
+        assert (whole.lot, whole.epochs, whole.clip, whole.lr) == tuple(
+            recipe[key] for key in ("lot", "epochs", "clip", "lr")
+        )
+        assert whole.model == zoo.find(name).default_model
+        assert resolved(whole) == whole
+
+
+def test_what_is_given_is_kept():
+    given = SHORT.replace(
+        model="linear", lot=9, lr_schedule="exp:s0=1,k=0.1", clip_rule="automatic:2,gamma=0.1", steps=3
+    )
+    whole = resolved(given)
+    assert whole == given
+    assert (whole.epochs, whole.lr, whole.clip) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": "iris"}, "no data set 'iris'"),
+        ({"method": "magic"}, f"Unknown method 'magic'.*{METHODS[0]}"),
+        ({"model": "resnet"}, "no model 'resnet'"),
+        ({"model": "cnn"}, "cnn cannot read records"),
+        ({"clip_rule": "box"}, "Unknown clip rule 'box'"),
+        ({"lot": 1000}, "lot_size must not exceed"),
+        ({"data": "python"}, "run from Python.*adadp.fit"),
+        ({"optimizer": "python"}, "run from Python"),
+        ({"device": "cuda:99"}, "cannot be used"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_names_that_are_unknown_leave_no_folder_and_no_charge(change, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(Ledger, "charge", lambda *_: pytest.fail("charged"))
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        start(SHORT.replace(**change), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_cannot_be_fetched_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADADP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("ADADP_DATA", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for scheme in ("http", "https"):
+        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:9")
+    with pytest.raises(AdaDPError):
+        start(SHORT.replace(data="mnist"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_repeated_by_its_own_configuration(tmp_path):
+    first = start(SHORT, tmp_path / "one")
+    again = start(TrainConfig.from_toml(tmp_path / "one" / "config.toml"), tmp_path / "two")
+    one, two = RunFolder.open(tmp_path / "one"), RunFolder.open(tmp_path / "two")
+    assert one.config_path.read_bytes() == two.config_path.read_bytes()
+    assert one.config == resolved(SHORT)
+    assert first.certificate["model_digest"] == again.certificate["model_digest"]
+    left, right = one.load_model_tensors(), two.load_model_tensors()
+    assert all(torch.equal(left[name], right[name]) for name in left | right)
+    assert first.test_accuracy == again.test_accuracy
+    assert torch.get_num_threads() == 1
+    assert first.certificate["record"] == zoo.find("cancer").record
+
+
+def test_where_the_weights_start_follows_the_seed_or_nothing():
+    quick = SHORT.replace(sigma=0, allow_nonprivate=True, steps=1)
+    digests = [start(quick.replace(seed=seed)).certificate["model_digest"] for seed in (1, 1, 2, None, None)]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4
+
+
+def test_a_stopped_run_goes_on_and_a_finished_one_does_not(tmp_path):
+    def stop(status):
+        if status.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    quick = SHORT.replace(sigma=0, allow_nonprivate=True)
+    whole = start(quick)
+    with pytest.raises(Interrupted, match="adadp train --resume"):
+        start(quick, tmp_path / "run", watch=stop)
+    assert not all(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
+    seen = []
+    result = resume(tmp_path / "run", watch=lambda status: seen.append(status.step))
+    assert seen == [3, 4]
+    assert result.certificate["model_digest"] == whole.certificate["model_digest"]
+    with pytest.raises(InputError, match="has finished"):
+        resume(tmp_path / "run")
+    with pytest.raises(InputError, match="There is no run in"):
+        resume(tmp_path / "nothing")
+
+
+def test_a_run_from_python_is_resumed_from_python(tmp_path):
+    def stop(status):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    data = zoo.load("cancer").train
+    with pytest.raises(Interrupted, match="Call fit again with resume=True"):
+        fit(
+            torch.nn.Linear(9, 2),
+            data,
+            sigma=2.0,
+            delta=1e-4,
+            steps=3,
+            lot_size=56,
+            out=tmp_path / "run",
+            watch=stop,
+        )
+    with pytest.raises(InputError, match=r"run from Python.*resume=True"):
+        resume(tmp_path / "run")
+
+
+def test_data_is_loaded_before_there_is_a_folder(tmp_path, monkeypatch):
+    def look(name):
+        assert not (tmp_path / "run").exists()
+        raise InputError("looked")
+
+    monkeypatch.setattr(launch.zoo, "load", look)
+    with pytest.raises(InputError, match="looked"):
+        start(SHORT, tmp_path / "run")
