@@ -16,8 +16,8 @@ import torch
 
 from adadp import launch
 from adadp.config import TrainConfig
-from adadp.train.verify import verify_run
 from adadp.runs import RunFolder
+from adadp.train.verify import verify_run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "accuracy.json"

@@ -73,7 +73,7 @@ def test_a_calibrated_plan_lands_on_its_budget(clip, shape, sampling):
 
 
 def test_per_layer_clipping_is_accounted_jointly():
-    """Abadi et al. 2016 clip K layers at C and add sigma C to each as if it were alone; jointly that is sigma/sqrt(K)."""
+    """Abadi et al. 2016 clip K layers at C and add sigma C to each as if alone; jointly that is sigma / sqrt(K)."""
     plan = Plan.of_noise(noise=2.0, steps=5, clip="per-layer:4", **SHAPE)
     assert plan.clip.l2_bound(4, {}) == pytest.approx(8.0)
     assert plan.epsilon(1e-5).epsilon == Plan.of_noise(noise=2.0, steps=5, clip=4.0, **SHAPE).epsilon(1e-5).epsilon

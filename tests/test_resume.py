@@ -379,6 +379,33 @@ def test_an_error_in_the_middle_loses_no_step(tmp_path):
         run(tmp_path / "run", resume=True, **settings)
 
 
+@pytest.mark.parametrize("seed", [5, None])
+def test_an_error_of_whoever_watches_loses_no_step(seed, tmp_path):
+    settings = {**BASE, **QUICK, "seed": seed, "sampling": "reshuffle", "checkpoint_every": 100}
+
+    def stumble(status):
+        if status.step == 10:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path / "run", watch=stumble, **settings)
+    certificate = run(tmp_path / "run", resume=True, **settings).certificate
+    assert (certificate["steps_done"], certificate["steps_lost"]) == (44, 0)
+
+
+def test_an_error_within_the_optimizer_leaves_the_checkpoint_before_it(tmp_path):
+    class Stumbling(torch.optim.SGD):
+        def step(self, closure=None):
+            self.param_groups[0]["params"][0].data.zero_()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path / "run", **{**BASE, **QUICK, "optimizer": lambda p: Stumbling(p, lr=1)})
+    found = RunFolder.open(tmp_path / "run").load_checkpoint()
+    assert found.step == 0
+    assert found.tensors["model/0.weight"].abs().sum() > 0
+
+
 # What is refused --------------------------------------------------------------------------------------------------
 
 

@@ -25,7 +25,7 @@ class Plan:
     """A run of ``steps`` private steps on about ``lot_size`` of ``records`` records each.
 
     ``records`` is a public number. With Poisson sampling it may differ from the true number of records, which then
-    stays hidden: the sampling probability is lot_size / records and sums are divided by ``lot_size``, whatever is drawn.
+    stays hidden: the sampling probability is lot_size / records and sums are divided by ``lot_size`` in any case.
     The other samplings need the true number.
 
     ``noise`` is the noise multiplier over the epochs, or None: without noise nothing is private.

@@ -50,7 +50,7 @@ class Run:
         self.accuracy: float | None = None
         self.every = config.checkpoint_every or max(1, self.plan.steps // 10)
         self._before, self._started = 0.0, time.perf_counter()
-        self._clean = False
+        self._clean, self._whole = False, True
 
     @property
     def elapsed(self) -> float:
@@ -90,8 +90,15 @@ class Run:
                 self.checkpoint(clean=False)
             while private.step < plan.steps and not stop.is_set():
                 start_layers(private.step)
-                if not self.step():
-                    break
+                try:
+                    if not self.step():
+                        break
+                    self.tell()
+                except Exception:
+                    if self._whole:  # nothing came out that is not in the model: worth keeping
+                        with suppress(AdaDPError):
+                            self.checkpoint(clean=True)
+                    raise
                 if private.step % self.every == 0 and private.step < plan.steps:
                     self.checkpoint(clean=False)
             self.checkpoint(clean=True)
@@ -99,7 +106,7 @@ class Run:
                 raise self.stopped()
 
     def step(self) -> bool:
-        """One release and what follows from it. False: the budget is spent, by charges a crash has torn."""
+        """One release, and one step of the optimizer. False: the budget is spent, by charges a crash has torn."""
         private, plan, step = self.private, self.plan, self.private.step
         if self.rate is not None:
             for group in self.optimizer.param_groups:
@@ -108,16 +115,18 @@ class Run:
             private.release(paid=self.paid.take(step))
         except BudgetExceeded:
             return False
-        except Exception:  # nothing came out: the state is that after the last step, and worth keeping
-            with suppress(AdaDPError):
-                self.checkpoint(clean=True)
-            raise
+        self._whole = False
         self.optimizer.step()
+        self._whole = True
+        return True
+
+    def tell(self) -> None:
+        """What is logged and shown after a step."""
+        private, plan = self.private, self.plan
         if private.step % plan.sampler.steps_per_epoch == 0 or private.step == plan.steps:
             self.log()
         if self.watch is not None:
             self.watch(Status(private.step, plan.steps, self.accuracy, self.epsilon_so_far))
-        return True
 
     def stopped(self) -> Interrupted:
         """What is said to who asked to stop."""
