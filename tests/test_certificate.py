@@ -245,6 +245,8 @@ TAMPERED: dict[str, tuple[Callable[[RunFolder, RunFolder], object], set[str]]] =
         lambda run, _: certify(run, lambda c: c.pop("plan")),
         {"model", "plan", "charges", "epsilon", "statements"},
     ),
+    "name of the ledger": (lambda run, _: certify(run, lambda c: c["ledger"].update(run="ab")), {"model", "ledger"}),
+    "length of the ledger": (lambda run, _: certify(run, lambda c: c["ledger"].update(length=9)), {"model", "ledger"}),
     "certificate of another run": (
         lambda run, other: shutil.copy(other.certificate_path, run.path),
         {"ledger", "model"},

@@ -197,7 +197,7 @@ def test_resume_says_what_it_cannot_do(finished, tmp_path):
 def started_run(out: Path, *flags: object, **options) -> subprocess.Popen:
     """A run that would take long, once it has charged a few steps."""
     started = process(
-        "train", "--data", "cancer", "--sigma", "20", "--delta", "1e-4", "--steps", "100000", *flags, "--out", out,
+        "train", "--data", "cancer", "--sigma", "0", "--allow-nonprivate", "--steps", "100000", *flags, "--out", out,
         "--json", **options,
     )  # fmt: skip
     ledger = out / "ledger.jsonl"
