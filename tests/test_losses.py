@@ -60,7 +60,7 @@ def test_squared_error_is_a_mean_over_the_outputs_of_a_record(model):
 def test_losses_are_found_by_name_or_given():
     assert {name: find_loss(name) for name in LOSSES} == LOSSES
     assert find_loss(F.l1_loss) is F.l1_loss
-    with pytest.raises(InputError, match="Unknown loss 'hinge'.*cross-entropy, binary-cross-entropy, mse"):
+    with pytest.raises(InputError, match=r"Unknown loss 'hinge'.*cross-entropy, binary-cross-entropy, mse"):
         find_loss("hinge")
 
 

@@ -195,7 +195,8 @@ def test_every_sampling_is_certified_as_what_it_is(sampling, tmp_path):
 )
 def test_settings_change_the_model_and_nothing_but_it(settings):
     plain, other = run(**QUICK), run(**QUICK, **settings)
-    close = all(torch.allclose(left, right, atol=1e-5) for left, right in zip(*map(values, (plain.model, other.model))))
+    pairs = zip(values(plain.model), values(other.model), strict=True)
+    close = all(torch.allclose(left, right, atol=1e-5) for left, right in pairs)
     assert close == ("chunk_size" in settings)
     if "quantile" not in str(settings):
         assert other.certificate["charged"] == plain.certificate["charged"]

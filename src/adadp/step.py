@@ -63,13 +63,13 @@ class PrivateGradients:
         memory_limit: int = DEFAULT_MEMORY,
         mechanism: GaussianMechanism | None = None,
     ) -> None:
-        device = next((value.device for value in model.parameters()), torch.device("cpu"))
+        first = next(model.parameters(), torch.empty(0))
         self.model = model
         self.plan = plan
         self.source = seed if isinstance(seed, RandomSource) else _source(seed)
         self.step = 0
         """How many steps were released; the next ``release`` is for this step, counted from 0."""
-        self._records = data if isinstance(data, Records) else Records(data, device)
+        self._records = data if isinstance(data, Records) else Records(data, first.device, first.dtype)
         self.lots = Lots(plan.sampler_for(len(self._records)), self.source)
         self._engine = GradientEngine(model, loss, self._records.example())
         self._groups = plan.clip.groups(self._engine.names)
