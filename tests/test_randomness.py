@@ -203,3 +203,30 @@ def test_probabilities_that_are_refused(probability):
 def test_sources_are_frozen():
     with pytest.raises(FrozenInstanceError):
         SeededSource(7).seed = 8
+
+
+@pytest.mark.parametrize(("count", "size"), [(10, 0), (10, 10), (10, 6), (10, 5), (10, 1), (60_000, 600), (0, 0)])
+@pytest.mark.parametrize("source", [SecureSource(), SeededSource(3)], ids=["secure", "seeded"])
+def test_a_subset_is_sorted_distinct_and_of_its_size(source, count, size):
+    drawn = source.subset(count, size, purpose="test", step=0).tolist()
+    assert len(drawn) == size == len(set(drawn))
+    assert drawn == sorted(drawn)
+    assert all(0 <= each < count for each in drawn)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_subset_is_equally_likely(size):
+    """Chi-square over all subsets of six, by both ways of drawing: first hits (2 of 6), a permutation (4 of 6)."""
+    draws = 6000
+    counts: dict[tuple[int, ...], int] = {}
+    for step in range(draws):
+        drawn = tuple(SeededSource(1).subset(6, size, purpose="test", step=step).tolist())
+        counts[drawn] = counts.get(drawn, 0) + 1
+    expected = draws / 15
+    assert len(counts) == 15
+    assert sum((each - expected) ** 2 / expected for each in counts.values()) < 36.1  # 14 degrees, 0.1 %
+
+
+def test_a_subset_larger_than_the_whole_is_refused():
+    with pytest.raises(InputError, match="A subset of 7 was asked of 6"):
+        SeededSource(1).subset(6, 7, purpose="test", step=0)
