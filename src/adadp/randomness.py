@@ -154,7 +154,7 @@ class SecureSource(RandomSource):
     def _words(self, count: int, purpose: str, step: int) -> npt.NDArray[np.uint64]:  # noqa: ARG002
         size = 8 * count
         parts = [ssl.RAND_bytes(min(_MOST_BYTES, size - start)) for start in range(0, size, _MOST_BYTES)]
-        return np.frombuffer(b"".join(parts), dtype=np.uint64)
+        return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype=np.uint64)
 
 
 @final
