@@ -90,7 +90,6 @@ def test_reshuffled_batches_of_add_remove_neighbours_vary_in_size():
     drawn = ReshuffledSampler(1000, 100, Neighbours.ADD_REMOVE)
     assert len({len(drawn.draw(step, SEEDED)) for step in range(10)}) > 1
     assert drawn.charge(0, releases(drawn)).independent_assignment
-    assert drawn.expected_lot_size == 100
 
 
 def test_adding_a_record_leaves_the_batches_of_the_others():
@@ -124,10 +123,9 @@ def test_an_empty_lot_is_a_lot_and_is_charged():
 
 def test_public_numbers():
     poisson = PoissonSampler.of_lot_size(60_000, 600)
-    assert (poisson.sampling_probability, poisson.expected_lot_size, poisson.steps_per_epoch) == (0.01, 600, 100)
+    assert (poisson.sampling_probability, poisson.steps_per_epoch) == (0.01, 100)
     assert PoissonSampler(60_000, 0.011).steps_per_epoch == 91
     fixed, reshuffled = FixedSizeSampler(1001, 100), ReshuffledSampler(1001, 100)
-    assert fixed.expected_lot_size == reshuffled.expected_lot_size == 100.0
     assert fixed.steps_per_epoch == reshuffled.steps_per_epoch == 11
     assert [len(reshuffled.draw(step, SEEDED)) for step in range(11)] == [100] * 10 + [1]
     assert (poisson.neighbours, fixed.neighbours, reshuffled.neighbours) == (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from adadp.clipping import Flat
 from adadp.errors import BudgetExceeded, InputError
 from adadp.gradients import loop_gradients
 from adadp.losses import cross_entropy
+from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
 from adadp.zoo import load
 
@@ -223,7 +225,75 @@ def test_secure_runs_differ_and_seeded_runs_repeat(cancer, tmp_path):
     assert torch.equal(private.release()["0.weight"], drawn["c"])
 
 
-def test_the_charge_is_on_disk_before_the_release_and_a_refusal_releases_nothing(cancer, tmp_path):
+class Watching(GaussianMechanism):
+    """Reads the ledger from the disk at the moment of a release."""
+
+    def __init__(self, path):
+        self.path = path
+        self.charged = []
+
+    def release(self, total, **given):
+        self.charged.append(sum(read_ledger(self.path).charges.values()))
+        return super().release(total, **given)
+
+
+@pytest.mark.parametrize(("sampling", "wanted"), [("poisson", [1, 2, 3, 4]), ("reshuffle", [1, 1, 2, 2])])
+def test_the_charge_is_on_disk_before_the_release(cancer, tmp_path, sampling, wanted):
+    plan = Plan.of_noise(noise=1.0, steps=4, records=50, lot_size=25, clip=1.0, sampling=sampling)
+    mechanism = Watching(tmp_path / "l.jsonl")
+    data = tuple(each[:50] for each in cancer)
+    _, private = start(tmp_path, data, plan, mechanism=mechanism)
+    for _ in range(4):
+        private.release()
+    assert mechanism.charged == wanted
+
+
+def test_a_secure_step_is_never_released_unpaid(cancer, tmp_path):
+    plan = Plan.of_noise(noise=1.0, steps=2, records=50, lot_size=20, clip=1.0)
+    _, private = start(tmp_path, tuple(each[:50] for each in cancer), plan)
+    with pytest.raises(InputError, match="without a charge"):
+        private.release(paid=True)
+    assert private.step == 0
+
+
+def test_an_epoch_entered_again_in_its_middle_is_charged_again(cancer, tmp_path):
+    """Its remaining lots may have been released before; the planned budget has no room for that and stops the run."""
+    plan = Plan.of_noise(noise=1.0, steps=4, records=50, lot_size=25, clip=1.0, sampling="reshuffle")
+    data = tuple(each[:50] for each in cancer)
+    _, private = start(tmp_path, data, plan)
+    private.release()
+    saved = private.state()
+    private.release()
+    private.release()  # the second epoch: all that was planned is charged
+    private.restore(saved)
+    with pytest.raises(BudgetExceeded):
+        private.release()
+    _, stopped = start(tmp_path, data, plan, name="stopped")
+    stopped.release()
+    stopped.restore(stopped.state(), nothing_since=True)
+    stopped.release()
+    assert sum(read_ledger(tmp_path / "stopped.jsonl").charges.values()) == 1
+
+
+def test_an_error_does_not_tell_how_many_records_a_lot_has(cancer, tmp_path):
+    """A model that goes another way for a lot than for made-up records fails, and its words hold no size of the lot."""
+
+    class Fickle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(9, 2)
+
+        def forward(self, x):
+            return self.layer(x) if len(x) < 5 else self.layer(torch.cat([x, x]))[: len(x)]
+
+    plan = Plan.of_noise(noise=1.0, steps=2, records=57, lot_size=57, clip=1.0)
+    _, private = start(tmp_path, tuple(each[:57] for each in cancer), plan, model=Fickle())
+    with pytest.raises(InputError, match="does not follow") as refused:
+        private.release()
+    assert not {"57", "114"} & set(re.findall(r"\d+", str(refused.value)))
+
+
+def test_a_refusal_releases_nothing(cancer, tmp_path):
     data = tuple(each[:50] for each in cancer)
     plan = Plan.of_noise(noise=1.0, steps=2, records=50, lot_size=20, clip=1.0)
     model, private = start(tmp_path, data, plan, seed=7)

@@ -149,10 +149,13 @@ class Plan:
         multipliers = (self.noise_multiplier_at(step), *self.clip.extra_multipliers())
         return compose(*(GaussianRelease(multiplier, relation) for multiplier in multipliers))
 
-    def charge_at(self, step: int) -> Event | None:
-        """What must be charged before the release of ``step``; None if an earlier charge covers it."""
+    def charge_at(self, step: int, *, resumed: bool = False) -> Event | None:
+        """What must be charged before the release of ``step``; None if an earlier charge covers it.
+
+        ``resumed``: lots of its round may be released a second time, so the rest of the round is charged again.
+        """
         if self.sampler.steps_per_round > 1:
-            return self.sampler.charge(step, self.release_at)
+            return self.sampler.charge(step, self.release_at, resumed=resumed)
         epoch = self.epoch_of(step) if self.noise is not None and not isinstance(self.noise, Uniform) else 0
         if epoch not in self._charges:
             self._charges[epoch] = self.sampler.amplify(self.release_at(step))

@@ -16,8 +16,8 @@ Edge cases:
     a run ends within an epoch    the whole epoch is paid, at its first step
     N < 2, lot_size > N, q = 0    refused
 
-A lot is sensitive: it must not be logged or saved. ``expected_lot_size`` is the public number to divide by. The number
-of records is taken as public wherever a rate or a number of batches is computed from it (L/N, N/L); ``PoissonSampler``
+A lot is sensitive, and so is its size: it must not be logged or saved, and the plan owns the number to divide by. The
+number of records is taken as public wherever a rate or a number of batches is computed from it (L/N, N/L); ``PoissonSampler``
 with a given probability computes neither from it.
 """
 
@@ -59,11 +59,6 @@ class Sampler(ABC):
 
     neighbours: Neighbours
     """Between which data sets the charged events compare."""
-
-    @property
-    @abstractmethod
-    def expected_lot_size(self) -> float:
-        """What a sum over a lot is divided by: public, and the same whatever lot is drawn."""
 
     @property
     @abstractmethod
@@ -184,10 +179,6 @@ class PoissonSampler(Sampler):
         return cls(records, _at_most(records, size) / records, Neighbours.parse(neighbours))
 
     @property
-    def expected_lot_size(self) -> float:
-        return self.sampling_probability * self.records
-
-    @property
     def steps_per_epoch(self) -> int:
         return math.ceil(1 / self.sampling_probability - 1e-9)
 
@@ -221,10 +212,6 @@ class FixedSizeSampler(Sampler):
                 why="Adding a record changes the fraction L/N and with it every other record's chance to be drawn.",
                 fix="Use replace-one or zero-out neighbours, or Poisson sampling.",
             )
-
-    @property
-    def expected_lot_size(self) -> float:
-        return float(self.lot_size)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -261,10 +248,6 @@ class ReshuffledSampler(Sampler):
     def independent_assignment(self) -> bool:
         """Whether each record draws its batch by itself."""
         return self.neighbours is Neighbours.ADD_REMOVE
-
-    @property
-    def expected_lot_size(self) -> float:
-        return float(self.lot_size)
 
     @property
     def steps_per_epoch(self) -> int:

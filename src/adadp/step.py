@@ -74,6 +74,8 @@ class PrivateGradients:
         self._engine = GradientEngine(model, loss, self._records.example())
         self._groups = plan.clip.groups(self._engine.names)
         self.clip_state = plan.clip.initial_state()
+        self._resumed = False
+        """Whether lots of the round at hand may have been released after the state that was restored."""
         plan.clip.l2_bound(len(self._groups), self.clip_state)
         self.notes = self._engine.notes
         self.chunk_size = self._chunk(chunk_size, memory_limit)
@@ -86,11 +88,18 @@ class PrivateGradients:
         ``paid`` says that an earlier process has charged this very step and is being replayed with the same random
         numbers; only a resumed, seeded run may say so.
         """
+        if paid and not self.source.reproducible:
+            raise InputError(
+                "A step of a secure run cannot be released without a charge.",
+                why="Its noise is new, so it is another release than the one that was paid for.",
+                fix="Call release() without paid.",
+            )
         plan, step, state = self.plan, self.step, self.clip_state
         total, count = self._sum_of_lot(step)
-        charge = None if paid else plan.charge_at(step)
+        charge = None if paid else plan.charge_at(step, resumed=self._resumed)
         if charge is not None:
             self.ledger.charge(charge)
+        self._resumed = False
         # ======================== trust line: above sensitive, below public ========================
         released = self._mechanism.release(
             total,
@@ -155,8 +164,13 @@ class PrivateGradients:
         """
         return {"step": self.step, "clip": dict(self.clip_state), "lots": self.lots.state()}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+    def restore(self, state: dict[str, Any], *, nothing_since: bool = False) -> None:
+        """Go on from what ``state`` returned.
+
+        A reshuffled epoch is charged once. Restored in the middle of one, its lots may be released a second time, so
+        the rest of it is charged again, unless the caller knows that ``nothing_since`` was released.
+        """
+        self._resumed = not nothing_since
         self.step = checks.count("step", state["step"], minimum=0)
         self.clip_state = dict(state["clip"])
         self.lots.restore(state["lots"])

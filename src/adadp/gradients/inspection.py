@@ -128,9 +128,11 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
 def check_losses(losses: object, records: int) -> Tensor:
     """``losses`` if it is one differentiable number per record."""
     if not isinstance(losses, Tensor) or losses.shape != (records,):
-        got = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        got = type(losses).__name__
+        if isinstance(losses, Tensor):  # without its sizes: that of a lot is sensitive
+            got = f"{losses.dim()} dimensions" if losses.dim() != 1 else "another length"
         raise InputError(
-            f"The loss must be one number per record, shape ({records},), got {got}.",
+            f"The loss must be one number per record, a tensor of 1 dimension, got {got}.",
             why="Each record's gradient is clipped on its own; a mean over the batch has already mixed them.",
             fix="Return per-example losses, for example F.cross_entropy(output, target, reduction='none').",
         )

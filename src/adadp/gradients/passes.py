@@ -84,8 +84,8 @@ def _pair(use: Use, grad: Tensor, blueprint: Blueprint, records: int) -> Pair:
         or (value is not None and layout.input is not None and not layout.input.fits(value.shape, records))
     ):
         raise InputError(
-            f"The layer that holds {use.key[0]!r} has an output of shape {tuple(grad.shape)} for {records} records, "
-            "which does not follow from what was seen when the model was inspected.",
+            f"The layer that holds {use.key[0]!r} has an output of {grad.dim()} dimensions whose shape does not follow "
+            "from what was seen when the model was inspected.",
             why="Where the records are in it is not known.",
             fix="Call every layer the same number of times, with the records in the same place, for every batch.",
         )

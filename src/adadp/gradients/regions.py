@@ -97,7 +97,7 @@ class Region:
                 raise changed_in_place(f"An input of {self.path}")
             if not layout.fits(call, records):
                 raise InputError(
-                    f"The tensors that go into or come out of {self.path} do not have the shapes for {records} records "
+                    f"The tensors that go into or come out of {self.path} do not have the shapes "
                     "that follow from what was seen when the model was inspected.",
                     why="Where the records are in them is not known.",
                     fix="Give them a dimension for the records, and the same one for every batch.",

@@ -130,7 +130,8 @@ def restore(found: Checkpoint, private: PrivateGradients, optimizer: torch.optim
     lots: dict[str, Any] = {}
     if found.state["round"] is not None:
         lots = {"round": found.state["round"], "arrangement": found.tensors["lots/arrangement"]}
-    private.restore({"step": found.step, "clip": found.state["clip"], "lots": lots})
+    # What was released since is not unknown here: the ledger tells, and Paid repeats it exactly or leaves it out.
+    private.restore({"step": found.step, "clip": found.state["clip"], "lots": lots}, nothing_since=True)
 
 
 def _load_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:

@@ -79,7 +79,8 @@ class Run:
         next_step = paid.after(found.step, clean=found.state["clean"])
         if next_step > found.step:
             self.lost += next_step - found.step
-            private.restore({"step": next_step, "clip": dict(private.clip_state), "lots": {}})
+            state = {"step": next_step, "clip": dict(private.clip_state), "lots": {}}
+            private.restore(state, nothing_since=True)
 
     def loop(self) -> None:
         """Go on to the end of the plan, or until somebody asks to stop (``Interrupted``)."""
