@@ -17,8 +17,8 @@ Edge cases:
     N < 2, lot_size > N, q = 0    refused
 
 A lot is sensitive, and so is its size: it must not be logged or saved, and the plan owns the number to divide by. The
-number of records is taken as public wherever a rate or a number of batches is computed from it (L/N, N/L); ``PoissonSampler``
-with a given probability computes neither from it.
+number of records is taken as public wherever a rate or a number of batches is computed from it (L/N, N/L);
+``PoissonSampler`` with a given probability computes neither from it.
 """
 
 from __future__ import annotations
