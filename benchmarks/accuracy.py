@@ -1,7 +1,14 @@
-"""Accuracy at equal budget: every configuration in experiments/, over seeds, each run verified. `make results` runs it.
+"""Accuracy at equal budget: every file in experiments/, at each of its epsilons, over seeds, each run verified.
 
-Writes benchmarks/results/accuracy.json and prints the table of the README. Nothing here is tuned on test data: the
-configurations say in a comment how their numbers were chosen.
+`make results` runs it. It writes benchmarks/results/accuracy.json and the table in docs/results.md, and prints that of the
+README. A file is a configuration of `adadp train` plus
+
+    epsilons    the budgets it is run at
+    published   an accuracy in percent to compare with for each epsilon, 0 where there is none, and ``source``, whose it is
+    readme      true: its rows are in the table of the README
+
+Nothing here is tuned on test data: the files say in a comment how their numbers were chosen. What has been measured
+stays unless its file is named; ``--missing`` runs what has not been.
 """
 
 from __future__ import annotations
@@ -10,8 +17,11 @@ import argparse
 import json
 import statistics
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
+import tomllib
 import torch
 
 from adadp import launch
@@ -21,48 +31,86 @@ from adadp.train.verify import verify_run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "accuracy.json"
+PAGE = ROOT / "docs" / "results.md"
 SEEDS = (0, 1, 2)
+BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="Some of the experiments, by file name; all without.")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--missing", action="store_true", help="Only budgets that have not been measured.")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="The JSON file to read and write.")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    done = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     for path in sorted((ROOT / "experiments").glob("*.toml")):
-        if not options.names or path.stem in options.names:
-            done[path.stem] = measured(TrainConfig.from_toml(path))
-            RESULTS.write_text(json.dumps(done, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    print(table(done))
+        if options.names and path.stem not in options.names:
+            continue
+        for name, config, facts in budgets(path):
+            done = measured_so_far(options.results)
+            if not (options.missing and name in done):
+                result = measured(config) | facts
+                done = measured_so_far(options.results) | {name: result}  # another process may have written meanwhile
+                options.results.write_text(json.dumps(done, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    done = measured_so_far(options.results)
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table(done)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    print(table(done, readme=True))
 
 
-def measured(config: TrainConfig) -> dict[str, object]:
+def measured_so_far(path: Path) -> dict[str, dict[str, Any]]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def budgets(path: Path) -> list[tuple[str, TrainConfig, dict[str, Any]]]:
+    """The configurations in an experiment file, one per epsilon, under their names, and what is compared with."""
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    epsilons = content.pop("epsilons")
+    published = content.pop("published", [0] * len(epsilons))
+    facts = {"experiment": path.stem, "source": content.pop("source", ""), "readme": content.pop("readme", False)}
+    by_epsilon: dict[str, dict[str, Any]] = content.pop("at", {})
+    found = []
+    for epsilon, other in zip(epsilons, published, strict=True):
+        settings = content | by_epsilon.get(f"{epsilon:g}", {}) | {"epsilon": epsilon}
+        found.append((f"{path.stem}@{epsilon:g}", TrainConfig.from_dict(settings), facts | {"published": other}))
+    return found
+
+
+def measured(config: TrainConfig) -> dict[str, Any]:
     runs = [one_run(config.replace(seed=seed)) for seed in SEEDS]
     accuracies = [float(run["test_accuracy"]) for run in runs]
+    whole = launch.resolved(config)
     return {
-        "data": config.data,
-        "model": config.model,
-        "epsilon": config.epsilon,
-        "delta": config.delta,
+        "data": whole.data,
+        "features": whole.features,
+        "model": whole.model,
+        "optimizer": whole.optimizer,
+        "command": config.as_command(),
+        "epsilon": whole.epsilon,
+        "delta": whole.delta,
         "neighbours": runs[0]["neighbours"],
-        "sampling": config.sampling,
+        "sampling": whole.sampling,
+        "searched": whole.searched,
         "mean": statistics.mean(accuracies),
         "spread": statistics.stdev(accuracies),
+        "seconds": statistics.median(float(run["seconds"]) for run in runs),
         "runs": runs,
     }
 
 
-def one_run(config: TrainConfig) -> dict[str, object]:
+def one_run(config: TrainConfig) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
+        started = time.perf_counter()
         result = launch.start(config, Path(place) / "run")
+        whole = time.perf_counter() - started
         checks = verify_run(RunFolder.open(Path(place) / "run"))
     failed = [check.name for check in checks if not check.passed]
     if failed:
         raise SystemExit(f"{config.data} with seed {config.seed} does not verify: {', '.join(failed)}")
     certificate = result.certificate
-    print(f"{config.data} {config.model} seed {config.seed}: {result.test_accuracy:.4f}", flush=True)
+    print(f"{config.as_command()}: {result.test_accuracy:.4f} in {result.seconds:.0f} s", flush=True)
     return {
         "seed": config.seed,
         "test_accuracy": result.test_accuracy,
@@ -70,18 +118,25 @@ def one_run(config: TrainConfig) -> dict[str, object]:
         "sigma": result.plan.noise_multiplier_at(0),
         "steps": certificate["steps_done"],
         "seconds": round(result.seconds, 1),
+        "seconds_with_loading": round(whole, 1),
         "neighbours": certificate["neighbours"],
         "verified": True,
     }
 
 
-def table(results: dict[str, dict[str, object]]) -> str:
-    """The README's table: one row per experiment, mean and standard deviation over the seeds."""
-    lines = ["| data | network | epsilon | delta | test accuracy |", "|---|---|---|---|---|"]
-    for result in results.values():
+def table(results: dict[str, dict[str, Any]], *, readme: bool = False) -> str:
+    """One row per experiment and epsilon: mean and standard deviation over the seeds, and seconds of training."""
+    lines = [
+        "| data | features | network | epsilon | delta | test accuracy | seconds | published |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    rows = [result for result in results.values() if result["readme"] or not readme]
+    for result in sorted(rows, key=lambda each: (each["data"], each["experiment"], each["epsilon"])):
         accuracy = f"{100 * float(result['mean']):.2f} ± {100 * float(result['spread']):.2f} %"
-        row = (result["data"], result["model"], f"{result['epsilon']:g}", f"{result['delta']:g}", accuracy)
-        lines.append("| " + " | ".join(str(cell) for cell in row) + " |")
+        other = f"{result['published']:g} % ({result['source']})" if result["published"] else ""
+        features = str(result["features"] or "none").split(",sigma")[0]
+        cells = (result["data"], features, result["model"], f"{result['epsilon']:g}", f"{result['delta']:g}", accuracy)
+        lines.append("| " + " | ".join([*map(str, cells), f"{result['seconds']:.0f}", other]) + " |")
     return "\n".join(lines)
 
 

@@ -38,6 +38,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"errors", "checks", "schedules"},
     "runs": {"errors", "checks", "config"},
     "zoo": {"errors", "checks"},
+    "owndata": {"errors", "checks"},
+    "features": {"errors", "checks", "zoo", "owndata", "runs"},
+    "inputs": {"errors", "config", "zoo", "owndata", "features"},
+    "recipes": {"features"},
 }
 """Room -> rooms of AdaDP it may import. Imports go down only."""
 
@@ -46,7 +50,7 @@ MAY_IMPORT["plan"] = _BELOW_PLAN | {"sampling", "clipping"}
 MAY_IMPORT["step"] = {"errors", "checks", "plan", "ledger", "records", "randomness"}
 MAY_IMPORT["step"] |= {"sampling", "clipping", "gradients", "noise"}
 MAY_IMPORT["audit"] = {"noise", "randomness"}
-MAY_IMPORT["report"] = _BELOW_PLAN | {"ledger", "plan", "config", "runs", PUBLIC}
+MAY_IMPORT["report"] = _BELOW_PLAN | {"ledger", "plan", "config", "runs", "features", PUBLIC}
 MAY_IMPORT["train"] = _BELOW_PLAN | {
     "ledger",
     "clipping",
@@ -57,8 +61,12 @@ MAY_IMPORT["train"] = _BELOW_PLAN | {
     "plan",
     "step",
     "report",
+    "features",
+    "noise",
 }
-MAY_IMPORT["launch"] = {"errors", "config", "runs", "zoo", "train"}
+MAY_IMPORT["launch"] = _BELOW_PLAN | {"config", "features", "inputs", "owndata", "recipes", "runs"}
+MAY_IMPORT["launch"] |= {"sampling", "train", "zoo"}
+MAY_IMPORT["predict"] = {"errors", "config", "features", "inputs", "owndata", "runs", "zoo"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT, PUBLIC}
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT[PUBLIC] = set(MAY_IMPORT)

@@ -22,7 +22,7 @@ from adadp.config import TrainConfig
 from adadp.ledger import read_ledger
 from adadp.runs import RunFolder
 
-KEYS = {"test_accuracy", "epsilon", "delta", "sigma", "steps", "seconds", "method", "private", "out"}
+KEYS = {"test_accuracy", "epsilon", "delta", "sigma", "steps", "seconds", "method", "private", "out", "features"}
 SHORT = ("--data", "cancer", "--sigma", "2", "--delta", "1e-4", "--steps", "4", "--seed", "0", "--threads", "1")
 QUICK = ("--data", "cancer", "--sigma", "0", "--allow-nonprivate", "--steps", "4", "--seed", "0", "--threads", "1")
 
@@ -148,12 +148,15 @@ def test_what_as_command_says_can_be_run(finished, tmp_path):
         (("--data", "cancer"), "Neither epsilon nor sigma"),
         (("--data", "cancer", "--epsilon", "1", "--sigma", "1", "--delta", "1e-4"), "Both epsilon and sigma"),
         (("--data", "cancer", "--epsilon", "0", "--delta", "1e-4"), "epsilon must be greater than 0"),
-        (("--data", "cancer", "--epsilon", "1"), "delta must be given"),
+        (("--data", "npz:none.npz", "--epsilon", "1"), "delta must be given"),
+        ((*SHORT, "--target", "x"), "target was given, and cancer is a data set of the catalogue"),
+        ((*SHORT, "--features", "wavelets"), "no features 'wavelets'"),
+        ((*SHORT, "--features", "scatter"), "Scattering reads images"),
         (("--data", "cancer", "--epsilon", "1", "--delta", "1"), "delta must lie strictly between"),
         (("--data", "cancer", "--sigma", "0"), "sigma is 0"),
         ((*SHORT, "--epochs", "2"), "Both epochs and steps"),
         ((*SHORT, "--data", "iris"), "no data set 'iris'"),
-        ((*SHORT, "--model", "resnet"), "no model 'resnet'"),
+        ((*SHORT, "--model", "vgg"), "no model 'vgg'"),
         ((*SHORT, "--method", "magic"), "Unknown method 'magic'"),
         ((*SHORT, "--clip-rule", "box"), "Unknown clip rule 'box'"),
         ((*SHORT, "--lot", "1000"), "lot_size must not exceed"),
@@ -255,12 +258,12 @@ def _stopping(monkeypatch):
 
     start = launch.start
 
-    def stopping(config, out, *, watch):
+    def stopping(config, out, *, watch, progress):
         def stop(status):
             if status.step == 2:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        return start(config, out, watch=stop)
+        return start(config, out, watch=stop, progress=progress)
 
     return stopping
 

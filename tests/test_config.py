@@ -90,8 +90,6 @@ def configs(draw) -> TrainConfig:
         ({"sigma": 1.1}, "Both epsilon and sigma"),
         ({"epsilon": None, "sigma": 0}, "sigma is 0.*not private.*allow_nonprivate"),
         ({"epsilon": None, "sigma": -0.5}, "sigma must not be negative"),
-        ({"delta": None}, "delta must be given"),
-        ({"delta": None, "epsilon": None, "sigma": 1.0}, "delta must be given"),
         ({"delta": 0}, "delta must lie strictly between"),
         ({"delta": 1.0}, "delta must lie strictly between"),
         ({"delta": 2}, "delta must lie strictly between"),
@@ -132,6 +130,7 @@ def configs(draw) -> TrainConfig:
         ({"data": ""}, "data must be printable text"),
         ({"data": None}, "data must be printable text"),
         ({"model": " "}, "model must be printable text"),
+        ({"features": ""}, "features must be printable text"),
         ({"method": "a\nb"}, "method must be printable text"),
         ({"clip_rule": "\ud800"}, "clip_rule must be printable text"),
     ],
@@ -144,14 +143,15 @@ def test_what_is_wrong_is_refused_by_name(change, message):
 def test_a_run_without_noise_needs_leave_and_then_no_delta():
     free = TrainConfig("mnist", sigma=0, allow_nonprivate=True)
     assert (free.sigma, free.delta) == (0.0, None)
+    room.require_delta(free)
     with pytest.raises(InputError, match="delta must be given"):
-        TrainConfig("mnist", sigma=0.1, allow_nonprivate=True)
+        room.require_delta(TrainConfig("mnist", sigma=0.1, allow_nonprivate=True))
 
 
 def test_the_plain_configuration_is_accepted_and_frozen():
     plain = TrainConfig(**GOOD)
-    assert (plain.optimizer, plain.sampling, plain.accountant, plain.chunk_size) == ("sgd", "poisson", "pld", "auto")
-    assert plain.seed is None
+    assert (plain.sampling, plain.accountant, plain.chunk_size) == ("poisson", "pld", "auto")
+    assert (plain.seed, plain.optimizer, plain.features) == (None, None, None)
     with pytest.raises(FrozenInstanceError):
         plain.epsilon = 3.0
 
@@ -182,14 +182,15 @@ def test_every_field_counts_for_the_digest(name):
         "device": "cuda", "records": 9, "allow_nonprivate": True, "sigma": 2.0,
         "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1,
     }  # fmt: skip
-    changed = base.replace(**{name: others.get(name, 7 if name not in ("data", "method", "clip_rule") else "other")})
+    texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data")
+    changed = base.replace(**{name: others.get(name, "other" if name in texts else 7)})
     assert getattr(changed, name) != getattr(base, name)
     assert changed.digest() != base.digest()
 
 
 def test_the_digest_is_pinned():
     """It names the configuration in checkpoints, so that it must not change between releases unnoticed."""
-    assert TrainConfig(**GOOD).digest() == json_digest(
+    assert TrainConfig(**GOOD, optimizer="sgd").digest() == json_digest(
         {
             "data": "mnist", "method": "dpsgd", "epsilon": 2.0, "delta": 1e-5, "clip_rule": "flat", "optimizer": "sgd",
             "momentum": 0.0, "weight_decay": 0.0, "sampling": "poisson", "accountant": "pld", "chunk_size": "auto",
@@ -227,7 +228,7 @@ def test_a_file_is_read_by_its_path_with_or_without_a_byte_order_mark(tmp_path):
     [
         ('data = "mnist"\nepsilom = 2', "Unknown setting 'epsilom'.*Did you mean epsilon"),
         ("lr-schedule = 1", "Unknown setting 'lr-schedule'.*Did you mean lr_schedule"),
-        ("zzzzz = 1", "Unknown setting 'zzzzz'.*Use one of: data, model"),
+        ("zzzzz = 1", "Unknown setting 'zzzzz'.*Use one of: data, target"),
         ("[train]\nepsilon = 2", "Unknown setting 'train'"),
         ("epsilon = 2", "data must be given"),
         ('data = "mnist"\nepsilon = "two"\ndelta = 1e-5', "epsilon must be a number, got 'two'"),

@@ -9,10 +9,14 @@ import pytest
 import torch
 
 from adadp import launch, zoo
+from adadp.accounting import accountant
 from adadp.config import TrainConfig
 from adadp.errors import AdaDPError, InputError, Interrupted
-from adadp.launch import METHODS, RECIPES, resolved, resume, start
+from adadp.events import GaussianRelease, Neighbours
+from adadp.features import parse_features
+from adadp.launch import METHODS, resolved, resume, start
 from adadp.ledger import Ledger
+from adadp.recipes import DEFAULT_FEATURES, DELTAS, OWN, RECIPES, recipe_for
 from adadp.runs import RunFolder
 from adadp.train import fit, verify_run
 
@@ -27,20 +31,58 @@ def threads_stay_as_they_were():
 
 
 def test_every_data_set_has_a_recipe_that_fits_it():
-    assert set(RECIPES) == set(zoo.DATA_SETS)
-    for name, recipe in RECIPES.items():
-        whole = resolved(TrainConfig(name, epsilon=1.0, delta=1e-5))
-        assert whole.lot < zoo.find(name).train_records
-        assert (whole.lot, whole.epochs, whole.clip, whole.lr) == tuple(
-            recipe[key] for key in ("lot", "epochs", "clip", "lr")
+    assert {data for data, _ in RECIPES} - {OWN} <= set(zoo.DATA_SETS) == set(DELTAS)
+    for name, entry in zoo.DATA_SETS.items():
+        whole = resolved(TrainConfig(name, epsilon=1.0))
+        recipe = recipe_for(name, DEFAULT_FEATURES.get(name))
+        assert (whole.lot, whole.epochs, whole.clip, whole.model, whole.optimizer) == (
+            recipe.lot,
+            recipe.epochs,
+            recipe.clip,
+            recipe.model,
+            recipe.optimizer,
         )
-        assert whole.model == zoo.find(name).default_model
+        assert whole.lot < entry.train_records
+        assert whole.delta == DELTAS[name] < 1 / entry.train_records
+        assert whole.features == DEFAULT_FEATURES.get(name)
         assert resolved(whole) == whole
+
+
+@pytest.mark.parametrize(("data", "kind"), RECIPES)
+def test_every_recipe_trains_with_its_features(data, kind):
+    whole = resolved(TrainConfig("mnist" if data == OWN else data, epsilon=1.0, features=kind))
+    if data != OWN:
+        assert (whole.model, whole.lot) == (RECIPES[data, kind].model, RECIPES[data, kind].lot)
+    assert whole.lr is not None or whole.lr_schedule is not None
+
+
+def test_a_model_without_features_sees_the_records_as_they_are():
+    assert resolved(TrainConfig("mnist", model="mlp:1000", epsilon=2.0)).features is None
+
+
+def test_a_recipe_decays_its_rate_over_the_epochs_that_are_trained():
+    whole = resolved(TrainConfig("mnist", epsilon=2.0, epochs=7))
+    assert whole.lr is None
+    assert "period=7" in str(whole.lr_schedule)
+
+
+def test_the_rate_of_another_optimizer_is_not_borrowed():
+    with pytest.raises(InputError, match="needs a learning rate"):
+        resolved(TrainConfig("mnist", epsilon=2.0, optimizer="sgd"))
+
+
+def test_pca_without_noise_gets_one_from_epsilon_that_alone_costs_its_share():
+    whole = resolved(TrainConfig("mnist", epsilon=2.0, features="pca:dim=20"))
+    stage = parse_features(whole.features)[0]
+    alone = accountant("pld").epsilon(GaussianRelease(stage.noise_multiplier, Neighbours.ADD_REMOVE), 1e-5).epsilon
+    assert 0.98 * launch.RELEASE_SHARE * 2 < alone <= launch.RELEASE_SHARE * 2
+    with pytest.raises(InputError, match="noise of pca"):
+        resolved(TrainConfig("mnist", sigma=2.0, features="pca:dim=20"))
 
 
 def test_what_is_given_is_kept():
     given = SHORT.replace(
-        model="linear", lot=9, lr_schedule="exp:s0=1,k=0.1", clip_rule="automatic:2,gamma=0.1", steps=3
+        model="linear", optimizer="sgd", lot=9, lr_schedule="exp:s0=1,k=0.1", clip_rule="automatic:2,gamma=0.1", steps=3
     )
     whole = resolved(given)
     assert whole == given
@@ -52,7 +94,7 @@ def test_what_is_given_is_kept():
     [
         ({"data": "iris"}, "no data set 'iris'"),
         ({"method": "magic"}, f"Unknown method 'magic'.*{METHODS[0]}"),
-        ({"model": "resnet"}, "no model 'resnet'"),
+        ({"model": "vgg"}, "no model 'vgg'"),
         ({"model": "cnn"}, "cnn cannot read records"),
         ({"clip_rule": "box"}, "Unknown clip rule 'box'"),
         ({"lot": 1000}, "lot_size must not exceed"),
@@ -148,6 +190,6 @@ def test_data_is_loaded_before_there_is_a_folder(tmp_path, monkeypatch):
         assert not (tmp_path / "run").exists()
         raise InputError("looked")
 
-    monkeypatch.setattr(launch.zoo, "load", look)
+    monkeypatch.setattr(zoo, "load", look)
     with pytest.raises(InputError, match="looked"):
         start(SHORT, tmp_path / "run")

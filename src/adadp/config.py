@@ -8,7 +8,8 @@ of steps) is filled in by the plan. Names that other rooms own (data, model, met
     ==================================================  ===========================================================
     both or neither of epsilon and sigma                an error: one is the target, the other follows from it
     sigma = 0                                           an error unless ``allow_nonprivate``; then delta may be left out
-    no delta                                            an error: it is never computed from the data
+    no delta                                            that of a public data set; otherwise an error: it is
+                                                        never computed from the data
     both epochs and steps, or both lr and lr_schedule   an error; neither: the plan's default
     momentum with an optimizer that has none            an error: an option is never swallowed
     lot larger than records                             an error: no record can be sampled with probability above 1
@@ -79,16 +80,25 @@ class TrainConfig:
     """One training run. ``None`` leaves the choice to the plan, except where the field says what it means."""
 
     data: str
-    """Name of the data set."""
+    """Name of a data set, or a file of your own: ``table:FILE``, ``npz:FILE``, ``images:DIR``."""
+    target: str | None = None
+    """For a table: the column to learn."""
+    schema: str | None = None
+    """For data of your own: the file that declares what is public about it."""
+    test_data: str | None = None
+    """For data of your own: public records to measure the accuracy on."""
+    features: str | None = None
+    """What happens to a record before the network, such as ``scatter`` or ``pca:dim=60,sigma=16``; stages are joined by
+    ``+``, and ``none`` is none. None: the default for the data, or nothing where ``model`` is given."""
     model: str | None = None
-    """Name of the network; None: the default for the data."""
+    """Name of the network, or ``module:function`` of your own; None: the default for the data and features."""
     method: str = "dpsgd"
     epsilon: float | None = None
     """Target; the noise follows from it. Exactly one of ``epsilon`` and ``sigma``."""
     sigma: float | None = None
     """Noise multiplier; epsilon follows from it. 0 is a run without privacy."""
     delta: float | None = None
-    """Required unless ``sigma`` is 0."""
+    """Required unless ``sigma`` is 0; a public data set has a default."""
     epochs: int | None = None
     steps: int | None = None
     lot: int | None = None
@@ -98,7 +108,8 @@ class TrainConfig:
     lr: float | None = None
     lr_schedule: str | None = None
     """Text of ``adadp.schedules``, for example ``poly:s0=0.1,k=1,s_end=0.052,period=10``; kept as ``str`` writes it."""
-    optimizer: str = "sgd"
+    optimizer: str | None = None
+    """None: the default for the data and features."""
     momentum: float = 0.0
     weight_decay: float = 0.0
     sampling: str = "poisson"
@@ -131,7 +142,7 @@ class TrainConfig:
             )
         _check_exclusive(self)
         _check_privacy(self)
-        if self.momentum and not OPTIMIZERS[self.optimizer]:
+        if self.momentum and self.optimizer is not None and not OPTIMIZERS[self.optimizer]:
             raise InputError(
                 f"momentum is {self.momentum:g}, and the optimizer {self.optimizer} takes none.",
                 why="It would be ignored.",
@@ -219,13 +230,15 @@ def _names(config: TrainConfig) -> dict[str, str | int | None]:
     named: dict[str, str | int | None] = {
         name: _text(name, getattr(config, name)) for name in ("data", "method", "clip_rule")
     }
-    if config.model is not None:
-        named["model"] = _text("model", config.model)
+    for name in ("model", "features", "target", "schema", "test_data"):
+        if getattr(config, name) is not None:
+            named[name] = _text(name, getattr(config, name))
     if config.lr_schedule is not None:
         named["lr_schedule"] = str(parse_schedule(config.lr_schedule))
     if config.neighbours is not None:
         named["neighbours"] = _one_of("neighbours", config.neighbours, NEIGHBOURS)
-    named["optimizer"] = _one_of("optimizer", config.optimizer, OPTIMIZERS)
+    if config.optimizer is not None:
+        named["optimizer"] = _one_of("optimizer", config.optimizer, OPTIMIZERS)
     named["sampling"] = _one_of("sampling", config.sampling, SAMPLINGS)
     named["accountant"] = _one_of("accountant", config.accountant, ACCOUNTANTS)
     device = named["device"] = _text("device", config.device)
@@ -292,6 +305,10 @@ def _check_privacy(config: TrainConfig) -> None:
             why="A run without noise is not private, whatever else it does.",
             fix="Pass sigma > 0, or allow_nonprivate if that is what you want; the certificate will say it.",
         )
+
+
+def require_delta(config: TrainConfig) -> None:
+    """Refuse a run with noise and without a delta."""
     if config.delta is None and config.sigma != 0:
         raise InputError(
             "delta must be given.",

@@ -1,66 +1,153 @@
-"""From a configuration to a trained model: data and network by name, defaults filled in, the run started or resumed."""
+"""From a configuration to a trained model: data, features and network by name, the run started or resumed."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from adadp import zoo
-from adadp.config import TrainConfig
+from adadp import checks
+from adadp.accounting import accountant, smallest_noise
+from adadp.config import TrainConfig, require_delta
 from adadp.errors import InputError
+from adadp.events import GaussianRelease
+from adadp.features import FixedStage, Progress, Stage, extract, features_text, fixed_first, parse_features
+from adadp.features.bounds import Bounds
+from adadp.features.pca import Pca
+from adadp.inputs import Inputs, load_inputs
+from adadp.owndata import is_own, private_positions
+from adadp.recipes import DEFAULT_FEATURES, DELTAS, OWN, recipe_for
 from adadp.runs import RunFolder
+from adadp.sampling import sampler
 from adadp.train import Status, TrainResult, refuse_finished, train
+from adadp.zoo import find
 from adadp.zoo.models import build_model
 
 METHODS = ("dpsgd",)
 
-RECIPES: dict[str, dict[str, float]] = {
-    "cancer": {"lot": 56, "epochs": 20, "clip": 1.0, "lr": 0.5},
-    "mnist": {"lot": 2400, "epochs": 40, "clip": 1.0, "lr": 4.0},
-}
-"""Data set -> what is taken where a configuration says nothing. Every data set of the catalogue has one."""
+RELEASE_SHARE = 0.3
+"""A released stage without a noise of its own gets the noise at which it alone would cost this share of epsilon.
+Because privacy losses add up like variances, it then takes about a tenth of the budget."""
 
 
 def resolved(config: TrainConfig) -> TrainConfig:
-    """``config`` with every default filled in; unknown data and methods are refused."""
+    """``config`` with every default filled in; unknown data and methods are refused. Reads no data."""
     if "python" in (config.data, config.model, config.optimizer):
         raise InputError(
             "The configuration belongs to a run from Python.",
             why="Its data, model or optimizer are objects, which have no name on the command line.",
             fix="Call adadp.fit with them; resume=True goes on with a run that was stopped.",
         )
-    entry = zoo.find(config.data)
+    own = is_own(config.data)
+    if not own:
+        find(config.data)
+        _refuse_own_settings(config)
     if config.method not in METHODS:
         raise InputError(f"Unknown method {config.method!r}.", fix=f"Use one of: {', '.join(METHODS)}.")
-    recipe = RECIPES[config.data]
+    filled: dict[str, object] = {}
+    if config.delta is None and config.sigma != 0 and config.data in DELTAS:
+        filled["delta"] = DELTAS[config.data]
+    if config.features is None and config.model is None and config.data in DEFAULT_FEATURES:
+        filled["features"] = DEFAULT_FEATURES[config.data]
+    config = config.replace(**filled)
+    require_delta(config)
+    stages = parse_features(config.features)
+    if own:
+        stages = _with_bounds(stages, config)
+    config = _with_release_noise(config, stages)
+    return _with_recipe(config, OWN if own else config.data)
+
+
+def _with_bounds(stages: tuple[Stage, ...], config: TrainConfig) -> tuple[Stage, ...]:
+    """``stages`` after one that releases the bounds of columns, where the schema asks for it. Reads the schema only."""
+    positions = private_positions(config.schema) if config.schema is not None else ()
+    given = [stage for stage in stages if isinstance(stage, Bounds)]
+    if [stage.columns for stage in given] not in ([], [positions]) or (given and stages[0] is not given[0]):
+        raise InputError(
+            "The features release bounds of other columns than the schema asks for.",
+            fix="Leave bounds out of the features: it is added where the schema asks for private bounds.",
+        )
+    return stages if given or not positions else (Bounds(positions), *stages)
+
+
+def _with_recipe(config: TrainConfig, data: str) -> TrainConfig:
+    recipe = recipe_for(data, config.features)
     filled: dict[str, object] = {}
     if config.model is None:
-        filled["model"] = entry.default_model
+        filled["model"] = recipe.model
     if config.epochs is None and config.steps is None:
-        filled["epochs"] = int(recipe["epochs"])
+        filled["epochs"] = recipe.epochs
     if config.lot is None:
-        filled["lot"] = int(recipe["lot"])
-    if config.lr is None and config.lr_schedule is None:
-        filled["lr"] = recipe["lr"]
+        filled["lot"] = recipe.lot
     if config.clip is None and ":" not in config.clip_rule:
-        filled["clip"] = recipe["clip"]
+        filled["clip"] = recipe.clip
+    if config.optimizer is None:
+        filled["optimizer"] = recipe.optimizer
+        rate_is_recipes = True
+    else:
+        rate_is_recipes = config.optimizer == recipe.optimizer
+    if config.lr is None and config.lr_schedule is None:
+        if not rate_is_recipes:
+            raise InputError(
+                f"The optimizer {config.optimizer} needs a learning rate.",
+                why=f"The recipe for this data and these features has one for {recipe.optimizer} only.",
+                fix="Pass lr (or lr_schedule), or leave the optimizer out.",
+            )
+        epochs = filled.get("epochs", config.epochs)
+        if recipe.decay and epochs is not None:
+            filled["lr_schedule"] = f"poly:s0={recipe.lr!r},k=1,s_end={recipe.lr / 100:g},period={epochs}"
+        else:
+            filled["lr"] = recipe.lr
     return config.replace(**filled)
 
 
+def _with_release_noise(config: TrainConfig, stages: tuple[Stage, ...]) -> TrainConfig:
+    """``config`` with ``stages`` as its features, and a noise for every released one that has none."""
+    lacking = [stage for stage in stages if isinstance(stage, (Bounds, Pca)) and stage.sigma is None]
+    if not lacking:
+        return config.replace(features=features_text(stages)) if stages or config.features else config
+    if config.epsilon is None or config.delta is None:
+        raise InputError(
+            f"The noise of {lacking[0].name} is not given.",
+            why="Without a target epsilon nothing says how much of it is affordable.",
+            fix=f"Write it like {replace(lacking[0], sigma=16.0)}, or pass epsilon.",
+        )
+    relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
+    found = smallest_noise(
+        lambda sigma: GaussianRelease(sigma, relation),
+        epsilon=RELEASE_SHARE * config.epsilon,
+        delta=config.delta,
+        accountant=accountant(config.accountant),
+    )
+    noise = float(f"{found.value * 1.0005:.4g}")  # a short number, on the safe side
+    chosen = tuple(replace(stage, sigma=noise) if stage in lacking else stage for stage in stages)
+    return config.replace(features=features_text(chosen))
+
+
 def start(
-    config: TrainConfig, out: str | os.PathLike[str] | None = None, *, watch: Callable[[Status], None] | None = None
+    config: TrainConfig,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    watch: Callable[[Status], None] | None = None,
+    progress: Progress | None = None,
 ) -> TrainResult:
     """Train what ``config`` describes; with ``out``, in a folder of its own."""
-    return _run(resolved(config), out, resume=False, watch=watch)
+    return _run(resolved(config), out, resume=False, watch=watch, progress=progress)
 
 
-def resume(out: str | os.PathLike[str], *, watch: Callable[[Status], None] | None = None) -> TrainResult:
+def resume(
+    out: str | os.PathLike[str],
+    *,
+    watch: Callable[[Status], None] | None = None,
+    progress: Progress | None = None,
+) -> TrainResult:
     """Go on with the run in the folder ``out``."""
     folder = RunFolder.open(out)
     refuse_finished(folder)
-    return _run(resolved(folder.config), out, resume=True, watch=watch)
+    return _run(resolved(folder.config), out, resume=True, watch=watch, progress=progress)
 
 
 def _run(
@@ -69,27 +156,54 @@ def _run(
     *,
     resume: bool,
     watch: Callable[[Status], None] | None,
+    progress: Progress | None,
 ) -> TrainResult:
     if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    data = zoo.load(config.data)
+        torch.set_num_threads(checks.count("threads", config.threads))
+    inputs = load_inputs(config, own=is_own(config.data))
+    stages = parse_features(config.features)
+    shape = inputs.shape
+    for stage in stages:
+        shape = stage.output_shape(shape)
     assert config.model is not None
-    model = build_model(
-        config.model,
-        input_shape=tuple(data.train[0].shape[1:]),
-        classes=data.classes,
-        seed=_initial_seed(config),
-    )
+    model = build_model(config.model, input_shape=shape, classes=inputs.classes, seed=_initial_seed(config))
+    fixed, rest = fixed_first(stages)
+    data, test = _extracted(inputs, fixed, config.device, progress)
     return train(
         model,
-        data.train,
+        data,
         config,
-        test=data.test,
+        test=test,
         out=out,
         resume=resume,
-        record_unit=data.description.record,
+        record_unit=inputs.record,
+        notes=inputs.notes,
+        encoder=inputs.encoder,
+        stages=rest,
         watch=watch,
     )
+
+
+def _extracted(
+    inputs: Inputs, fixed: tuple[FixedStage, ...], device: str, progress: Progress | None
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
+    """Training and test records after the stages that are known before the data."""
+
+    def features(records: tuple[Tensor, Tensor], part: str) -> tuple[Tensor, Tensor]:
+        values = extract(fixed, records[0], part=part, key=inputs.key, device=device, progress=progress)
+        return values, records[1]
+
+    return features(inputs.train, "train"), None if inputs.test is None else features(inputs.test, "test")
+
+
+def _refuse_own_settings(config: TrainConfig) -> None:
+    for name in ("target", "schema", "test_data"):
+        if getattr(config, name) is not None:
+            raise InputError(
+                f"{name} was given, and {config.data} is a data set of the catalogue.",
+                why="It would be ignored: the catalogue says what its columns and test records are.",
+                fix=f"Leave {name} out, or name a file of your own, like --data table:people.csv.",
+            )
 
 
 def _initial_seed(config: TrainConfig) -> int:

@@ -19,6 +19,8 @@ from adadp.sampling import PoissonSampler, Sampler
 from adadp.sampling import sampler as build_sampler
 from adadp.schedules import Schedule, Uniform
 
+_BEFORE = "It is the noise multiplier of a release before the first step; without noise that would not be private."
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -28,7 +30,9 @@ class Plan:
     stays hidden: the sampling probability is lot_size / records and sums are divided by ``lot_size`` in any case.
     The other samplings need the true number.
 
-    ``noise`` is the noise multiplier over the epochs, or None: without noise nothing is private.
+    ``noise`` is the noise multiplier over the epochs, or None: without noise nothing is private. ``before`` are the
+    noise multipliers of Gaussian releases of all records (not sampled) that come before the first step, such as the
+    covariance of a projection.
     """
 
     records: int
@@ -39,12 +43,15 @@ class Plan:
     sampling: str = "poisson"
     neighbours: Neighbours | None = None
     """None, as an argument: what the sampling is usually analysed under."""
+    before: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", checks.count("records", self.records, minimum=2))
         object.__setattr__(self, "lot_size", checks.count("lot_size", self.lot_size))
         object.__setattr__(self, "steps", checks.count("steps", self.steps))
         object.__setattr__(self, "neighbours", self.sampler.neighbours)
+        multipliers = (checks.positive("before", each, why=_BEFORE) for each in self.before)
+        object.__setattr__(self, "before", tuple(multipliers))
 
     @classmethod
     def for_budget(
@@ -61,6 +68,7 @@ class Plan:
         sampling: str = "poisson",
         neighbours: Neighbours | str | None = None,
         accountant_name: str = "pld",
+        before: tuple[float, ...] = (),
     ) -> Plan:
         """The plan with the least noise that keeps a whole run within (``epsilon``, ``delta``).
 
@@ -75,9 +83,16 @@ class Plan:
             clip=clip,
             sampling=sampling,
             neighbours=neighbours,
+            before=before,
         )
         shape = draft.noise
         assert shape is not None
+        if before and accountant(accountant_name).epsilon(compose(*draft.charges_before()), delta).epsilon >= epsilon:
+            raise InputError(
+                f"What is released before the first step costs all of epsilon {epsilon:g} at delta {delta:g}.",
+                why=f"Its noise is {', '.join(f'{each:g}' for each in before)}; nothing is left to train with.",
+                fix="Give these releases more noise, or pass a larger epsilon.",
+            )
 
         def event(scale: float) -> Event:
             return replace(draft, noise=shape.scaled(scale)).event()
@@ -97,6 +112,7 @@ class Plan:
         clip: ClipRule | str | float = 1.0,
         sampling: str = "poisson",
         neighbours: Neighbours | str | None = None,
+        before: tuple[float, ...] = (),
     ) -> Plan:
         """The plan with a given noise multiplier, or schedule of it; 0 for a run without privacy."""
         if (steps is None) == (epochs is None):
@@ -111,6 +127,7 @@ class Plan:
             clip=clip if isinstance(clip, ClipRule) else _rule(clip),
             sampling=sampling,
             neighbours=relation,
+            before=before,
         )
         if epochs is None:
             return plan
@@ -142,6 +159,11 @@ class Plan:
         """The epoch ``step`` belongs to, counted from 0."""
         return step // self.sampler.steps_per_epoch
 
+    def charges_before(self) -> tuple[Event, ...]:
+        """What must be charged before the first step, one by one."""
+        assert self.neighbours is not None
+        return tuple(GaussianRelease(multiplier, self.neighbours) for multiplier in self.before)
+
     def release_at(self, step: int) -> Event:
         """What is released from the lot of ``step``: the gradient, and what the clip rule asks for beside it."""
         relation = self.neighbours
@@ -171,8 +193,10 @@ class Plan:
         sampler = self.sampler
         if self.noise is None or isinstance(self.noise, Uniform):
             rounds = -(-self.steps // sampler.steps_per_round)
-            return Repeated(sampler.amplify(self.release_at(0)), rounds)
-        return sampler.planned(self.steps, self.release_at)
+            steps: Event = Repeated(sampler.amplify(self.release_at(0)), rounds)
+        else:
+            steps = sampler.planned(self.steps, self.release_at)
+        return compose(*self.charges_before(), steps)
 
     def rounds_before(self, step: int) -> int:
         """How many charges the steps before ``step`` need."""
@@ -196,7 +220,7 @@ class Plan:
             "neighbours": self.neighbours.value,
             "noise": "none" if self.noise is None else str(self.noise),
             "clip": str(self.clip),
-        }
+        } | ({"before": list(self.before)} if self.before else {})
 
 
 def _schedule(noise: Schedule | float) -> Schedule | None:

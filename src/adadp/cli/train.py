@@ -7,34 +7,47 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from adadp.cli.progress import feature_bar, training_bar
 from adadp.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
-    from adadp.train import Status, TrainResult
+    from adadp.train import TrainResult
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-_SECONDS_BETWEEN_EPSILONS = 2.0
 
 
 def _config_options(command: _Command) -> _Command:
     """One option per field of ``TrainConfig``, in the order people look for them."""
     for option in reversed(
         [
-            click.option("--data", help="Data set: cancer, mnist, ... (adadp data list)."),
-            click.option("--model", help="Network: linear, mlp:1000, cnn, cnn-tanh, ...  [default: by data]"),
+            click.option(
+                "--data",
+                help="Data set: cancer, mnist, ... (adadp data list); or yours: table:FILE, npz:FILE, images:DIR.",
+            ),
+            click.option("--target", help="For table: the column to learn.  [default: as the schema says]"),
+            click.option("--schema", help="For data of your own: what is public about it (adadp data schema)."),
+            click.option("--test-data", help="For data of your own: public records for the accuracy."),
+            click.option(
+                "--features",
+                help="Before the network: none, scatter, pca:dim=60, conv-cifar100, efficientnet-lite0:size=128; "
+                "joined by +.  [default: by data; none if --model is given]",
+            ),
+            click.option(
+                "--model",
+                help="Network: linear, mlp:1000, cnn-tanh, ..., or module:function.  [default: by data and features]",
+            ),
             click.option("--method", help="How to train.  [default: dpsgd]"),
             click.option("--epsilon", type=float, help="Target epsilon; the noise follows. Or give --sigma."),
             click.option("--sigma", type=float, help="Noise multiplier; epsilon follows. Or give --epsilon."),
-            click.option("--delta", type=float, help="Target delta, well below 1 / number of records."),
+            click.option(
+                "--delta", type=float, help="Target delta, well below 1 / number of records.  [default: by data]"
+            ),
             click.option("--epochs", type=int, help="Length in epochs.  [default: by data]"),
             click.option("--steps", type=int, help="Length in steps instead."),
             click.option("--lot", type=int, help="Expected records per step.  [default: by data]"),
@@ -44,7 +57,7 @@ def _config_options(command: _Command) -> _Command:
             ),
             click.option("--lr", type=float, help="Learning rate.  [default: by data]"),
             click.option("--lr-schedule", help="Over the epochs instead: poly:s0=0.1,k=1,s_end=0.052,period=10."),
-            click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), help="[default: sgd]"),
+            click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), help="[default: by data]"),
             click.option("--momentum", type=float, help="For sgd.  [default: 0]"),
             click.option("--weight-decay", type=float, help="[default: 0]"),
             click.option("--sampling", type=click.Choice(["poisson", "fixed", "reshuffle"]), help="[default: poisson]"),
@@ -87,7 +100,9 @@ def train(out: str | None, config_file: str | None, resume: str | None, as_json:
 
     \b
     adadp train --data cancer --epsilon 2 --delta 1e-4 --out runs/cancer
-    adadp train --data mnist --model mlp:1000 --epsilon 2 --delta 1e-5 --seed 0 --out runs/mnist --json
+    adadp train --data mnist --epsilon 2 --out runs/mnist
+    adadp train --data mnist --features pca:dim=60,sigma=7 --model mnist-mlp --epsilon 2 --delta 1e-5 --json
+    adadp train --data table:people.csv --schema people.toml --epsilon 1 --delta 1e-6 --out runs/people
     adadp train --resume runs/mnist
     """
     from adadp import launch
@@ -96,12 +111,12 @@ def train(out: str | None, config_file: str | None, resume: str | None, as_json:
     if "chunk_size" in given:
         given["chunk_size"] = _chunk_size(given["chunk_size"])
     try:
-        with _progress(quiet=as_json) as watch:
+        with training_bar(quiet=as_json) as watch, feature_bar() as progress:
             if resume is not None:
                 _only_resume(given, out, config_file)
-                result = launch.resume(resume, watch=watch)
+                result = launch.resume(resume, watch=watch, progress=progress)
             else:
-                result = launch.start(_config(given, config_file), out, watch=watch)
+                result = launch.start(_config(given, config_file), out, watch=watch, progress=progress)
     except Interrupted as stopped:
         click.echo(f"{stopped.what} {stopped.fix}".strip(), err=True)
         sys.exit(130)
@@ -174,6 +189,7 @@ def _show(result: TrainResult, as_json: bool) -> None:
             "steps": certificate["steps_done"],
             "seconds": round(result.seconds, 3),
             "method": certificate["method"],
+            "features": [] if "features" not in certificate else certificate["features"]["stages"],
             "private": certificate["private"],
             "out": None if result.out is None else str(result.out),
         }
@@ -184,32 +200,3 @@ def _show(result: TrainResult, as_json: bool) -> None:
     click.echo(result.describe())
     if result.out is not None:
         click.echo(f"Everything is in {result.out}. Check it with: adadp verify {result.out}")
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[Status], None] | None]:
-    """A bar with step, epsilon so far, accuracy and time left, on a terminal only."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[figures]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("training", total=None, figures="")
-        asked = 0.0
-
-        def watch(status: Status) -> None:
-            nonlocal asked
-            figures = bar.tasks[task].fields["figures"]
-            if time.monotonic() - asked > _SECONDS_BETWEEN_EPSILONS:
-                epsilon = status.epsilon_so_far()
-                accuracy = "" if status.test_accuracy is None else f"  accuracy {status.test_accuracy:.4f}"
-                figures = ("no privacy" if epsilon is None else f"epsilon {epsilon:.3f}") + accuracy
-                asked = time.monotonic()
-            bar.update(task, completed=status.step, total=status.steps, figures=figures)
-
-        yield watch

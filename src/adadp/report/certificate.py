@@ -20,6 +20,7 @@ from adadp.accounting import ACCOUNTANTS, Answer, Status, accountant
 from adadp.config import TrainConfig
 from adadp.errors import AccountingError
 from adadp.events import Event, Neighbours, describe, to_json
+from adadp.features import parse_features, statement
 from adadp.ledger import LedgerRecord
 from adadp.plan import Plan
 
@@ -43,10 +44,12 @@ def make_certificate(
     steps_lost: int = 0,
     record_unit: str | None = None,
     notes: Iterable[str] = (),
+    learned: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Any]:
     """The certificate of a run that ended with ``ledger`` and ``model``, as JSON.
 
     ``steps_done`` steps are in the model; ``steps_lost`` were charged and are not, because the process was killed.
+    ``learned`` is what the feature stages of the run have released.
     """
     assert plan.neighbours is not None
     event = ledger.event()
@@ -87,6 +90,9 @@ def make_certificate(
         "not_charged": _not_charged(config),
         "notes": list(notes),
     }
+    features = statement(parse_features(config.features), tensors_digest(learned) if learned else None)
+    if features is not None:
+        certificate["features"] = features
     if not private:
         return certificate | {"reason": "The run added no noise: nothing is protected."}
     assert delta is not None
@@ -130,6 +136,11 @@ def plain_words(certificate: Mapping[str, Any]) -> str:
         f"{certificate['epsilon_high']:.6g}; other accountants: {checks}.",
         f"Randomness: {certificate['randomness']}.",
     ]
+    features = certificate.get("features")
+    if features is not None:
+        lines.append(f"Before the network: {', then '.join(features['stages'])}.")
+        lines += [f"Released privately and charged: {each}." for each in features["released"]]
+        lines += [f"Public: {each}" for each in features["public"]]
     lines += [f"Disclosed: {each}" for each in certificate["disclosed"]]
     lines += [f"Not charged: {each}" for each in certificate["not_charged"]]
     return "\n".join(lines)

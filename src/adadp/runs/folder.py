@@ -113,6 +113,14 @@ class RunFolder:
     def model_path(self) -> Path:
         return self.path / "model.safetensors"
 
+    @property
+    def features_path(self) -> Path:
+        return self.path / "features.safetensors"
+
+    @property
+    def encoder_path(self) -> Path:
+        return self.path / "encoder.json"
+
     def probe(self, size: int = _PROBE) -> None:
         """Really write ``size`` bytes and remove them, so that a full disk is found before anything is charged.
 
@@ -191,6 +199,30 @@ class RunFolder:
     def model_metadata(self) -> dict[str, str]:
         """What was given to ``save_model`` as metadata."""
         return read_metadata(self._existing_model())
+
+    def save_features(self, learned: Mapping[str, Tensor]) -> None:
+        """Replace what the released feature stages have learned."""
+        write_tensors(self.features_path, learned, {"features": self.config.features or ""})
+
+    def load_features(self) -> dict[str, Tensor]:
+        """What the released feature stages have learned; nothing if there is nothing yet."""
+        return read_tensors(self.features_path)[0] if self.features_path.exists() else {}
+
+    def write_encoder(self, encoder: Mapping[str, Any]) -> None:
+        """Keep how files of a user's own become records, for ``adadp predict``."""
+        write_atomic(self.encoder_path, json.dumps(_plain(encoder), indent=2, ensure_ascii=False).encode("utf-8"))
+
+    def encoder(self) -> dict[str, Any] | None:
+        """What ``write_encoder`` was given; None if the data has none."""
+        try:
+            content: dict[str, Any] = json.loads(self.encoder_path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"{self.encoder_path} cannot be read: {error}.", fix="Put the run's own file back."
+            ) from error
+        return content
 
     def _existing_model(self) -> Path:
         if not self.model_path.exists():

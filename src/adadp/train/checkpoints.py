@@ -41,11 +41,14 @@ class Paid:
         """``step`` steps are in the model: what they cost is taken off ``charges``."""
         self._plan = plan
         self._left = Counter(charges)
+        for charge in plan.charges_before():
+            if self._left[charge]:  # released before the first step, if the run came so far: see ``preparing``
+                self._left[charge] -= 1
         per_round = plan.sampler.steps_per_round
         for number in range(plan.rounds_before(step)):
-            charge = plan.charge_at(number * per_round)
-            assert charge is not None  # the first step of a round
-            self._left[charge] -= 1
+            due = plan.charge_at(number * per_round)
+            assert due is not None  # the first step of a round
+            self._left[due] -= 1
         if min(self._left.values(), default=0) < 0:
             raise LedgerCorrupt(
                 "The ledger holds fewer charges than the checkpoint has steps.",

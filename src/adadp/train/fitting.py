@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from adadp.clipping import ClipRule
 from adadp.config import TrainConfig
 from adadp.errors import InputError
+from adadp.features import FixedStage, extract, fixed_first, parse_features
 from adadp.losses import Loss
 from adadp.records import Data
 from adadp.schedules import Schedule
@@ -18,7 +19,7 @@ from adadp.train.evaluation import Evaluate
 from adadp.train.optimizers import MakeOptimizer
 from adadp.train.result import TrainResult
 from adadp.train.run import Watch
-from adadp.train.session import train
+from adadp.train.session import tensors_needed, train
 
 DEFAULT_RATE = 0.1
 
@@ -33,6 +34,7 @@ def fit(
     epochs: int | None = None,
     steps: int | None = None,
     lot_size: int,
+    features: str | None = None,
     clip: float | str | ClipRule = 1.0,
     lr: float | str | Schedule | None = None,
     optimizer: str | MakeOptimizer = "sgd",
@@ -61,7 +63,8 @@ def fit(
     ``data`` is a tuple of tensors such as (features, labels), or a map-style Dataset. ``loss`` is a name or a function
     ``loss(model, *batch)`` that returns one number per record. ``lot_size`` has no default: with ``sigma``, and for how
     well a model learns, it matters more than any other number. ``clip`` is the l2 bound of one record's gradient or a
-    clip rule; ``lr`` a number or a schedule over the epochs.
+    clip rule; ``lr`` a number or a schedule over the epochs. ``features`` is what happens to the first tensor of
+    ``data`` (and of ``test``) before the model sees it, such as ``scatter`` or ``pca:dim=60,sigma=16``.
 
     ``optimizer`` is sgd, adam, adamw, or a function that makes any other from the list of trained parameters; such an
     optimizer keeps its own learning rate unless ``lr`` is given. ``seed`` None is secure randomness. ``public_records``
@@ -80,6 +83,7 @@ def fit(
     rate, schedule = _number_or_text(DEFAULT_RATE if lr is None and make is None else lr)
     config = TrainConfig(
         data="python",
+        features=features,
         model="python",
         epsilon=epsilon,
         sigma=sigma,
@@ -106,6 +110,9 @@ def fit(
         searched=searched,
         allow_nonprivate=allow_nonprivate,
     )
+    fixed, released = fixed_first(parse_features(features))
+    if fixed:
+        data, test = _extracted(fixed, data, test, device)
     return train(
         model,
         data,
@@ -116,7 +123,21 @@ def fit(
         evaluate=evaluate,
         out=out,
         resume=resume,
+        stages=released,
         watch=watch,
+    )
+
+
+def _extracted(
+    fixed: tuple[FixedStage, ...], data: Data, test: tuple[Tensor, Tensor] | None, device: str
+) -> tuple[Data, tuple[Tensor, Tensor] | None]:
+    """The data after ``fixed``. Nothing is cached: features of private records are private."""
+    if not isinstance(data, (tuple, list)) or not isinstance(data[0], Tensor):
+        raise tensors_needed()
+    values = extract(fixed, data[0], part="train", device=device)
+    return (values, *data[1:]), None if test is None else (
+        extract(fixed, test[0], part="test", device=device),
+        test[1],
     )
 
 

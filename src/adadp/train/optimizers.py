@@ -31,7 +31,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig, make: MakeOptimizer | 
         raise InputError("The model has no trained parameter.", fix="Set requires_grad=True on what should be trained.")
     if (config.optimizer == "python") != (make is not None):
         raise InputError(
-            f"The optimizer of this run is {config.optimizer!r}, and {'a' if make else 'no'} function makes it.",
+            f"The optimizer is {config.optimizer or 'sgd'!r}, and {'a' if make else 'no'} function makes it.",
             fix="Pass fit(optimizer=...) the function the run was begun with, or a name: sgd, adam, adamw.",
         )
     if make is not None:
@@ -40,7 +40,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig, make: MakeOptimizer | 
     if rate is None:
         raise InputError("No learning rate is given.", fix="Pass lr or lr_schedule.")
     lr = rate.value_at(0)
-    if config.optimizer == "sgd":
+    if config.optimizer in (None, "sgd"):
         return torch.optim.SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, lr=lr, weight_decay=config.weight_decay)

@@ -6,14 +6,16 @@ import math
 from typing import Any
 
 from adadp.clipping import clip_rule
-from adadp.config import TrainConfig
+from adadp.config import TrainConfig, require_delta
 from adadp.errors import InputError
+from adadp.features import parse_features, released_stages
 from adadp.plan import Plan
 from adadp.schedules import Schedule, Uniform, parse_schedule
 
 
 def plan_of(config: TrainConfig, records: int) -> Plan:
     """The plan ``config`` asks for on ``records`` records; every number it needs must be in ``config``."""
+    require_delta(config)
     rule = config.clip_rule
     shape: dict[str, Any] = {
         "records": config.records or records,
@@ -23,6 +25,7 @@ def plan_of(config: TrainConfig, records: int) -> Plan:
         "clip": clip_rule(rule, None if ":" in rule else config.clip),
         "sampling": config.sampling,
         "neighbours": config.neighbours,
+        "before": tuple(stage.noise_multiplier for stage in released_stages(parse_features(config.features))),
     }
     if config.epsilon is not None:
         assert config.delta is not None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from adadp.accounting import Status as Proof
 from adadp.accounting import accountant
@@ -167,7 +168,9 @@ class Run:
                 self.folder, self.private, self.optimizer, clean=clean, elapsed=self.elapsed, lost=self.lost
             )
 
-    def finish(self, record_unit: str | None) -> TrainResult:
+    def finish(
+        self, record_unit: str | None, notes: Iterable[str] = (), learned: Mapping[str, Tensor] | None = None
+    ) -> TrainResult:
         """Measure, certify and save. A kill on the way leaves a checkpoint from which all of it is done again."""
         seconds = self.elapsed
         accuracy = None if self.evaluate is None else self.evaluate(self.model)
@@ -181,7 +184,8 @@ class Run:
             steps_done=self.private.step - self.lost,
             steps_lost=self.lost,
             record_unit=record_unit,
-            notes=self.private.notes,
+            notes=[*self.private.notes, *notes],
+            learned=learned,
         )
         folder = self.folder
         if folder is not None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from adadp.config import TrainConfig
 from adadp.errors import InputError, LedgerCorrupt
+from adadp.features import Stage
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.losses import Loss, check_labels, classes_of, find_loss
 from adadp.plan import Plan
@@ -21,6 +24,7 @@ from adadp.step import DEFAULT_MEMORY, PrivateGradients
 from adadp.train.evaluation import Evaluate, accuracy_on, guarded
 from adadp.train.optimizers import MakeOptimizer, make_optimizer
 from adadp.train.planning import plan_of
+from adadp.train.preparing import Preparation
 from adadp.train.result import TrainResult
 from adadp.train.run import Run, Watch
 
@@ -37,6 +41,9 @@ def train(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     record_unit: str | None = None,
+    notes: Iterable[str] = (),
+    stages: tuple[Stage, ...] = (),
+    encoder: Mapping[str, Any] | None = None,
     watch: Watch | None = None,
 ) -> TrainResult:
     """Train ``model`` as ``config`` says, and certify it.
@@ -44,12 +51,19 @@ def train(
     ``test`` is public data for the accuracy; ``evaluate(model)`` replaces it, and is called once ahead to see that it
     works. With ``out`` everything is kept in that folder and a stopped run can ``resume``. The folder is made when all
     input has been checked; if something fails before the first charge, it is gone again.
+
+    ``stages`` are what is released from the training records before the first step, and what follows it: they are those
+    of ``config.features`` from the first released one on, and ``data`` and ``test`` have come through the ones before.
+    ``encoder`` says, as JSON, how files become records; it is kept with the run.
     """
     folder = _to_resume(out, config) if resume else None
     device = _device(config.device)
     model = model.to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
     chosen = find_loss(loss)
+    preparation = _preparation(stages, data, test)
+    if preparation is not None:
+        data, test = _with_features(preparation, data, test)
     records = Records(data, device, dtype)
     classes = classes_of(model, chosen, records.example())
     if classes is not None and records.columns is not None:
@@ -75,8 +89,14 @@ def train(
         else:
             run.begin()
         place.keep()
+        if encoder is not None and place.folder is not None:
+            place.folder.write_encoder(encoder)
+        if preparation is None:
+            run.loop()
+            return run.finish(record_unit, notes)
+        preparation.run(private, place.folder)
         run.loop()
-        return run.finish(record_unit)
+        return run.finish(record_unit, notes, preparation.learned)
 
 
 def refuse_finished(folder: RunFolder) -> None:
@@ -87,6 +107,32 @@ def refuse_finished(folder: RunFolder) -> None:
             why="Its budget is planned for the steps it took.",
             fix="Begin a new run in another folder, or look at this one with adadp verify.",
         )
+
+
+def _preparation(stages: tuple[Stage, ...], data: Data, test: tuple[Tensor, Tensor] | None) -> Preparation | None:
+    """The stages on the first of the tensors; None without any."""
+    if not stages:
+        return None
+    if not isinstance(data, (tuple, list)) or not isinstance(data[0], Tensor):
+        raise tensors_needed()
+    return Preparation(stages, data[0], None if test is None else test[0])
+
+
+def tensors_needed() -> InputError:
+    """What is said where features are asked for data that is not tensors."""
+    return InputError(
+        "Features need the data as tensors, the records' values first.",
+        why="A stage reads all records at once.",
+        fix="Pass (values, labels), or leave the features out and transform the data yourself.",
+    )
+
+
+def _with_features(
+    preparation: Preparation, data: Data, test: tuple[Tensor, Tensor] | None
+) -> tuple[Data, tuple[Tensor, Tensor] | None]:
+    assert isinstance(data, (tuple, list))
+    prepared = None if test is None or preparation.test is None else (preparation.test, test[1])
+    return (preparation.train, *data[1:]), prepared
 
 
 class _Place:

@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any
 
 from adadp.errors import AdaDPError, InputError
+from adadp.events import describe
 from adadp.ledger import LedgerRecord, PlannedBudget, read_ledger
 from adadp.plan import Plan
 from adadp.report.certificate import make_certificate, tensors_digest
@@ -118,6 +119,9 @@ class _Finished:
         if self._again["charged"] != self.certificate["charged"]:
             raise InputError("The ledger holds other charges than the certificate.")
         plan, charges = self._stated, self._record.charges
+        unpaid = [each for each in plan.charges_before() if each not in charges]
+        if unpaid and self.folder.load_features():
+            raise InputError(f"What the features released was not charged: {describe(unpaid[0])}.")
         budget = PlannedBudget(plan.event())
         for event, count in charges.items():
             budget.admit(event, count)
@@ -175,6 +179,7 @@ class _Finished:
             steps_lost=known["steps_lost"],
             record_unit=known["record"],
             notes=known["notes"],
+            learned=self.folder.load_features(),
         )
 
 

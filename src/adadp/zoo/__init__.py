@@ -10,24 +10,44 @@ What is promised
 What is not promised
     * A record is what the guarantee protects, and a record is not always a person. The catalogue says what it is.
 
-``adadp.zoo.models`` has the networks. It imports torch; this module and the catalogue do not until data is loaded.
+``adadp.zoo.weights`` has weights that others trained on public data, had in the same way. ``adadp.zoo.models`` has the
+networks; it imports torch, which this module and the catalogue do not until data is loaded.
 """
 
 from adadp.zoo.catalogue import DATA_SETS, find, load
 from adadp.zoo.description import DataSet, LoadedData
-from adadp.zoo.fetching import Fetched, FileState, cache_folder, fetch, inspect
+from adadp.zoo.fetching import (
+    Fetched,
+    FileState,
+    cache_folder,
+    cached_form,
+    fetch,
+    fetch_files,
+    fetch_form,
+    inspect,
+    inspect_files,
+)
 from adadp.zoo.sources import DataFile
+from adadp.zoo.weights import WEIGHTS, Weights, efficientnet_lite0_weights, fetch_weights
 
 __all__ = [
     "DATA_SETS",
+    "WEIGHTS",
     "DataFile",
     "DataSet",
     "Fetched",
     "FileState",
     "LoadedData",
+    "Weights",
     "cache_folder",
+    "cached_form",
+    "efficientnet_lite0_weights",
     "fetch",
+    "fetch_files",
+    "fetch_form",
+    "fetch_weights",
     "find",
     "inspect",
+    "inspect_files",
     "load",
 ]

@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 
 from adadp.errors import InputError
+from adadp.zoo.adult import ADULT
 from adadp.zoo.cancer import CANCER
+from adadp.zoo.cifar10 import CIFAR10
+from adadp.zoo.cifar100 import CIFAR100
+from adadp.zoo.covertype import COVERTYPE
 from adadp.zoo.description import DataSet, LoadedData
-from adadp.zoo.fetching import fetch
+from adadp.zoo.fashion_mnist import FASHION_MNIST
+from adadp.zoo.fetching import fetch_form
 from adadp.zoo.mnist import MNIST
 
-DATA_SETS: dict[str, DataSet] = {entry.name: entry for entry in (CANCER, MNIST)}
+DATA_SETS: dict[str, DataSet] = {
+    entry.name: entry for entry in (CANCER, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, COVERTYPE, ADULT)
+}
 
 
 def find(name: str) -> DataSet:
@@ -34,11 +41,11 @@ def load(
     import torch  # noqa: PLC0415  # the catalogue itself needs no torch, and `adadp data list` does not wait for it
 
     entry = find(data) if isinstance(data, str) else data
-    fetched = fetch(entry, cache=cache, source_dir=source_dir)
-    (train_x, train_y), (test_x, test_y) = entry.read(fetched.contents)
+    form, fetched = fetch_form(entry, cache=cache, source_dir=source_dir)
+    (train_x, train_y), (test_x, test_y) = form.read(fetched.contents)
     return LoadedData(
         train=(torch.from_numpy(train_x), torch.from_numpy(train_y)),
         test=(torch.from_numpy(test_x), torch.from_numpy(test_y)),
-        classes=entry.classes,
-        description=entry,
+        classes=form.classes,
+        description=form,
     )

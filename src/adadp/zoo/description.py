@@ -27,6 +27,8 @@ class DataSet:
 
     ``record`` says what one record is. It is the unit a guarantee protects, so it also says when that is not a person.
     ``packaged`` files come with AdaDP; others are fetched from ``sources``, asked in order, and cached.
+    ``alternatives`` are other forms of the same data, for where this one cannot be had: entries of the same name, with
+    files, reader and record counts of their own.
     ``read`` turns verified bytes into (training, test) records; it scales by the constants of ``scaling`` and never by
     anything computed from the data.
     """
@@ -47,11 +49,15 @@ class DataSet:
     read: Callable[[Contents], tuple[Records, Records]]
     sources: tuple[Source, ...] = ()
     packaged: bool = False
+    alternatives: tuple[DataSet, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedData:
-    """A data set in memory: (features as float32, labels as int64) of the training and of the test records."""
+    """A data set in memory: (features as float32, labels as int64) of the training and of the test records.
+
+    ``description`` is the entry, or the one of its alternatives, that was read.
+    """
 
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]

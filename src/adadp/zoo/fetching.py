@@ -1,13 +1,16 @@
 """Have the files of a data set, verified: from the cache, or from the first source that can give them.
 
-Order: the folder the caller names, the cache, the entry's sources, the folder ADADP_DATA names.
+Order: the folder the caller names, the cache, the entry's sources, the folder ADADP_DATA names. Of several forms of a
+data set one that is whole in the named folder goes first, then one that is whole in the cache.
 
     what happens                          what is done
     all files verified in the cache       nothing is written, no lock is taken (the cache may be read-only)
     a file of the cache is corrupt        a warning, and the file is had again from a source
     a source gives wrong or too many      its bytes are thrown away and the next source is asked; files it gave before
       bytes, stops halfway, is silent       that were right are kept
-    killed while writing                  a ``.part`` file is left, which the next fetch overwrites
+    no source has a form of the data      the next form, an alternative with files of its own, is tried
+    killed while writing                  a ``.part`` file is left, which the next fetch overwrites; of a download
+                                            (``.download``) the next fetch asks for the rest
     two processes at once                 one fetches, the others wait and find the cache filled
     no source can give a file             ``InputError`` with every source, why it failed, and how to get the data
     the cache cannot be written           ``InputError``, without asking the other sources
@@ -17,12 +20,11 @@ Order: the folder the caller names, the cache, the entry's sources, the folder A
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib import resources
@@ -32,9 +34,7 @@ from filelock import FileLock
 
 from adadp.errors import InputError
 from adadp.zoo.description import DataSet
-from adadp.zoo.sources import FAILURES, DataFile, Folder, Readable, Source, SourceFailed
-
-CHUNK = 1 << 18
+from adadp.zoo.sources import FAILURES, DataFile, Folder, Readable, Source, Workplace, read_verified
 
 
 class FileState(str, Enum):
@@ -68,11 +68,24 @@ def cache_folder(environment: Mapping[str, str] = os.environ, platform: str = sy
 
 
 def inspect(entry: DataSet, *, cache: str | os.PathLike[str] | None = None) -> dict[str, FileState]:
-    """The state of every file in the cache (or in the package), by reading it."""
+    """The state of every file in the cache (or in the package), by reading it. Alternatives have their own."""
     if entry.packaged:
         return {file.name: _state(_packaged(file), file) for file in entry.files}
-    folder = _folder_of(entry, cache)
-    return {file.name: _state(_bytes_of(folder / file.name), file) for file in entry.files}
+    return inspect_files(entry.name, entry.files, cache=cache)
+
+
+def inspect_files(
+    name: str, files: Sequence[DataFile], *, cache: str | os.PathLike[str] | None = None
+) -> dict[str, FileState]:
+    """The state of every one of ``files`` in the folder ``name`` of the cache."""
+    folder = _folder_of(name, cache)
+    return {file.name: _state(_bytes_of(folder / file.name), file) for file in files}
+
+
+def cached_form(entry: DataSet, *, cache: str | os.PathLike[str] | None = None) -> DataSet | None:
+    """The first form of ``entry`` that is whole in the cache (or in the package), by reading it."""
+    forms = (entry, *entry.alternatives)
+    return next((form for form in forms if set(inspect(form, cache=cache).values()) == {FileState.VERIFIED}), None)
 
 
 def fetch(
@@ -81,49 +94,94 @@ def fetch(
     cache: str | os.PathLike[str] | None = None,
     source_dir: str | os.PathLike[str] | None = None,
 ) -> Fetched:
-    """All files of ``entry``, verified and cached. The table above says what happens when something is amiss.
+    """All files of ``entry`` (or of an alternative), verified and cached. The table above says what may be amiss.
 
     ``cache`` takes the place of ``cache_folder()``; ``source_dir`` is asked before anything else.
     """
+    return fetch_form(entry, cache=cache, source_dir=source_dir)[1]
+
+
+def fetch_form(
+    entry: DataSet,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    source_dir: str | os.PathLike[str] | None = None,
+) -> tuple[DataSet, Fetched]:
+    """The same, with the form of the data set that could be had: ``entry``, or one of its alternatives.
+
+    A form that is whole in the named folder goes first, then one that is whole in the cache, then their order.
+    """
     if entry.packaged:
-        return _from_package(entry, source_dir)
-    order = _Order(entry, _folder_of(entry, cache))
+        return entry, _from_package(entry, source_dir)
+    forms = [entry, *entry.alternatives]
+    if source_dir is not None:
+        folder = Folder(Path(source_dir), entry.name)
+        forms.sort(key=lambda form: not folder.has(form.files))
+    elif entry.alternatives:
+        here = cached_form(entry, cache=cache)
+        forms.sort(key=lambda form: form is not here)
+    failed: list[NotHad] = []
+    for form in forms:
+        try:
+            return form, fetch_files(form.name, form.files, form.sources, cache=cache, source_dir=source_dir)
+        except NotHad as error:
+            failed.append(error)
+    raise NotHad(failed[0].what, why="\nAnother form of it: ".join(error.why for error in failed), fix=failed[0].fix)
+
+
+def fetch_files(
+    name: str,
+    files: Sequence[DataFile],
+    sources: Sequence[Source],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    source_dir: str | os.PathLike[str] | None = None,
+) -> Fetched:
+    """``files``, verified and cached in the folder ``name``: what is no data set, such as weights, is had this way."""
+    order = _Order(name, files, _folder_of(name, cache))
     if source_dir is None:
         order.take_cached()
         if not order.missing:
             return order.fetched()
     elif not Path(source_dir).is_dir():
         raise InputError(f"There is no folder {source_dir}.", fix="Name the folder that holds the files.")
-    with _writing(order.folder):
-        order.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(order.folder / ".lock")
-        lock.acquire()
-    with closing(_Progress(entry.name)) as progress:
+    with closing(_Progress(name)) as progress:
+        place = Workplace(order.folder, progress.show)
+        with place.writing():
+            order.folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(order.folder / ".lock")
+            lock.acquire()
         try:
             if source_dir is not None:
-                order.ask(Folder(Path(source_dir), entry.name), progress)
+                order.ask(Folder(Path(source_dir), name), place)
                 order.warn_of_failures()
             order.take_cached(remember=True)
-            for source in (*entry.sources, *_named_by_environment(entry)):
-                order.ask(source, progress)
+            for source in (*sources, *_named_by_environment(name)):
+                order.ask(source, place)
+            order.clear_unfinished()
         finally:
             lock.release()
     return order.fetched()
 
 
+class NotHad(InputError):
+    """No source could give the files."""
+
+
 class _Order:
     """One fetch under way: what was had so far, from where, and what failed."""
 
-    def __init__(self, entry: DataSet, folder: Path) -> None:
-        self.entry = entry
+    def __init__(self, name: str, files: Sequence[DataFile], folder: Path) -> None:
+        self.name = name
         self.folder = folder
+        self._files = files
         self._contents: dict[str, bytes] = {}
         self._origin: dict[str, str] = {}
         self._failures: list[str] = []
 
     @property
     def missing(self) -> list[DataFile]:
-        return [file for file in self.entry.files if file.name not in self._contents]
+        return [file for file in self._files if file.name not in self._contents]
 
     def take_cached(self, *, remember: bool = False) -> None:
         """Take what the cache holds, verified; ``remember`` what it does not, and warn of what is corrupt."""
@@ -138,22 +196,28 @@ class _Order:
                 if state is FileState.CORRUPT:
                     warnings.warn(f"{self.folder / file.name} is corrupt and is fetched again.", stacklevel=3)
 
-    def ask(self, source: Source, progress: _Progress) -> None:
+    def ask(self, source: Source, place: Workplace) -> None:
         """Ask ``source`` for what is missing; if it fails, keep what it gave and remember why."""
         if not self.missing:
             return
-        progress.show(f"asking {source}")
+        place.tell(f"asking {source}")
         try:
-            with closing(source.streams(self.missing)) as streams:
+            with closing(source.streams(self.missing, place)) as streams:
                 for file, stream in streams:
-                    self._contents[file.name] = _store(stream, file, self.folder, progress)
+                    self._contents[file.name] = _store(stream, file, place)
                     self._origin[file.name] = str(source)
         except FAILURES as error:
             self._failures.append(f"{source}: {error or type(error).__name__}")
 
     def warn_of_failures(self) -> None:
         for failure in self._failures:
-            warnings.warn(f"{failure}. Asking the other sources.", stacklevel=3)
+            warnings.warn(f"{failure}. Asking the other sources.", stacklevel=4)
+
+    def clear_unfinished(self) -> None:
+        """Once every file is here, what an earlier source left half done is of no use."""
+        if not self.missing:
+            for path in self.folder.glob("*.download"):
+                path.unlink(missing_ok=True)
 
     def fetched(self) -> Fetched:
         """What was had, or the error that says how to get what was not."""
@@ -161,11 +225,11 @@ class _Order:
             return Fetched(self.folder, self._origin, self._contents)
         names = ", ".join(file.name for file in self.missing)
         tried = "".join(f"\n    - {failure}" for failure in self._failures)
-        raise InputError(
-            f"The data set {self.entry.name} could not be had: {names}.",
+        raise NotHad(
+            f"{self.name} could not be had: {names}.",
             why=f"Every source failed:{tried}",
-            fix=f"Run 'adadp data fetch {self.entry.name}' where one of these sources can be reached, bring its files "
-            f"here, and run 'adadp data fetch {self.entry.name} --from DIR', or set ADADP_DATA=DIR. DIR holds the "
+            fix=f"Run 'adadp data fetch {self.name}' where one of these sources can be reached, bring its files "
+            f"here, and run 'adadp data fetch {self.name} --from DIR', or set ADADP_DATA=DIR. DIR holds the "
             "files, raw or gzipped.",
         )
 
@@ -187,56 +251,28 @@ class _Progress:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def _store(stream: Readable, file: DataFile, folder: Path, progress: _Progress) -> bytes:
+def _store(stream: Readable, file: DataFile, place: Workplace) -> bytes:
     """Copy ``stream`` into the cache, under its own name only after its checksum held; give its bytes back."""
-    part = folder / f"{file.name}.part"
-    content = bytearray()
-    with _writing(folder):
+    part = place.folder / f"{file.name}.part"
+    with place.writing():
         try:
             with part.open("wb") as target:
-                for chunk in _chunks(stream):
-                    content += chunk
-                    if len(content) > file.size:
-                        raise SourceFailed(f"{file.name} has more than its {file.size} bytes")
+
+                def keep(chunk: bytes) -> None:
                     target.write(chunk)
-                    progress.show(f"{file.name} {len(content) / file.size:4.0%}")
-            if _state(content, file) is not FileState.VERIFIED:
-                raise SourceFailed(f"{file.name} ({len(content)} of {file.size} bytes) has the wrong checksum")
-            part.replace(folder / file.name)
+                    place.tell(f"{file.name} {target.tell() / file.size:4.0%}")
+
+                content = read_verified(file, stream, keep)
+            part.replace(place.folder / file.name)
         finally:
             part.unlink(missing_ok=True)
-    return bytes(content)
-
-
-def _chunks(stream: Readable) -> Iterator[bytes]:
-    """Pieces of ``stream``. What goes wrong in reading is the source's failure, not the cache's."""
-    while True:
-        try:
-            chunk = stream.read(CHUNK)
-        except FAILURES as error:
-            raise SourceFailed(str(error) or type(error).__name__) from error
-        if not chunk:
-            return
-        yield chunk
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"The cache {folder} cannot be written: {error}.",
-            why="Data sets are kept there so that they are fetched once.",
-            fix="Make room or give the right to write, or set ADADP_CACHE to another folder.",
-        ) from error
+    return content
 
 
 def _state(content: bytes | bytearray | None, file: DataFile) -> FileState:
     if content is None:
         return FileState.MISSING
-    matches = hashlib.sha256(content).hexdigest() == file.sha256
-    return FileState.VERIFIED if matches else FileState.CORRUPT
+    return FileState.VERIFIED if file.holds(content) else FileState.CORRUPT
 
 
 def _bytes_of(path: Path) -> bytes | None:
@@ -248,13 +284,13 @@ def _bytes_of(path: Path) -> bytes | None:
         raise InputError(f"{path} cannot be read: {error}.", fix="Remove it, or give the right to read it.") from error
 
 
-def _folder_of(entry: DataSet, cache: str | os.PathLike[str] | None) -> Path:
-    return (cache_folder() if cache is None else Path(cache)) / entry.name
+def _folder_of(name: str, cache: str | os.PathLike[str] | None) -> Path:
+    return (cache_folder() if cache is None else Path(cache)) / name
 
 
-def _named_by_environment(entry: DataSet) -> list[Source]:
+def _named_by_environment(name: str) -> list[Source]:
     folder = os.environ.get("ADADP_DATA")
-    return [Folder(Path(folder).expanduser(), entry.name)] if folder else []
+    return [Folder(Path(folder).expanduser(), name)] if folder else []
 
 
 def _packaged(file: DataFile) -> bytes | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from adadp.zoo.addresses import Address
 from adadp.zoo.description import Contents, DataSet, Records
 from adadp.zoo.idx import read_idx
-from adadp.zoo.sources import Address, DataFile, NpmPackage
+from adadp.zoo.packages import NpmPackage
+from adadp.zoo.sources import DataFile
 
 _TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 _TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")

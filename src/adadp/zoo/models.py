@@ -1,18 +1,29 @@
 """The small networks the papers train, built from a seed.
 
-    name          network
-    linear        softmax regression on the flattened record
-    mlp           one hidden layer of 1000 units, ReLU (Abadi et al. 2016); mlp:256,128 sets the hidden widths
-    cancer        mlp:10,20,10 (Yu et al. 2019)
-    cnn           two convolutions and a hidden layer of 32 units, ReLU: 26,010 parameters on MNIST, the network of the
-                  Opacus example
-    cnn-tanh      the same with tanh, which suits clipped gradients better (Papernot et al. 2021)
+    name            network
+    linear          softmax regression on the flattened record, starting at zero
+    mlp             one hidden layer of 1000 units, ReLU; mlp:256,128 sets the hidden widths
+    mnist-mlp       mlp:1000, which Abadi et al. 2016 train on 60 principal components
+    mnist-convex    linear, the convex model of Yu et al. 2018
+    mnist-cnn       5x5 convolutions to 10 and 20 channels, each with 2x2 pooling, 50 units (Yu et al. 2018)
+    cancer-mlp      mlp:10,20,10 (Yu et al. 2019); cancer is its older name
+    covertype-mlp   two hidden layers of 100 units, tanh (Yu et al. 2018)
+    cifar-fc        mlp:384,384, the trained part of the CIFAR-10 network of Abadi et al. 2016 on frozen convolutions
+    cnn             two convolutions and a hidden layer of 32 units, ReLU: 26,010 parameters on MNIST, the network of
+                    the Opacus example
+    cnn-tanh        the same with tanh, which suits clipped gradients better (Papernot et al. 2021)
+    feature-cnn     two 3x3 convolutions with tanh on maps of features such as scattering (after Tramer and Boneh 2021);
+                    feature-cnn:64,64 sets their channels
+    resnet          a residual network for small images with group normalisation in place of batch normalisation, which
+                    would mix records; resnet:20 sets its depth, 6n + 2
+    module:function a function of yours: function(input_shape, classes) returns a torch.nn.Module
 
 ``small_transformer`` reads tokens and is built by its own function. No network has a layer that mixes records.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +36,23 @@ from adadp import checks
 from adadp.errors import InputError
 from adadp.zoo.catalogue import find
 
-MODELS = ("linear", "mlp", "cancer", "cnn", "cnn-tanh")
-"""Names for ``build_model``; ``mlp`` may be followed by its widths."""
+MODELS = (
+    "linear",
+    "mlp",
+    "mnist-mlp",
+    "mnist-convex",
+    "mnist-cnn",
+    "cancer-mlp",
+    "covertype-mlp",
+    "cifar-fc",
+    "cnn",
+    "cnn-tanh",
+    "feature-cnn",
+    "resnet",
+)
+"""Names for ``build_model``; ``mlp``, ``feature-cnn`` and ``resnet`` may be followed by their sizes."""
+
+_MLPS = {"mnist-mlp": (1000,), "cancer-mlp": (10, 20, 10), "cancer": (10, 20, 10), "cifar-fc": (384, 384)}
 
 _CNN_SMALLEST = 14
 """Height and width below which nothing is left after the second pooling of ``cnn``."""
@@ -42,16 +68,24 @@ def build_model(name: str, *, input_shape: tuple[int, ...], classes: int, seed: 
     """
     shape = tuple(checks.count("input_shape", length) for length in input_shape)
     classes = checks.count("classes", classes, minimum=2, why="With one class there is nothing to learn.")
+    kind, colon, sizes = name.partition(":")
     with _drawing_from(seed):
-        kind, colon, widths = name.partition(":")
-        if kind == "mlp" and colon:
-            return _mlp(shape, _widths(name, widths), classes)
-        if name == "mlp":
-            return _mlp(shape, (1000,), classes)
-        if name == "linear":
-            return _mlp(shape, (), classes)
-        if name == "cancer":
-            return _mlp(shape, (10, 20, 10), classes)
+        if kind == "mlp":
+            return _mlp(shape, _sizes(name, sizes) if colon else (1000,), classes)
+        if kind == "feature-cnn":
+            return _feature_cnn(name, shape, _sizes(name, sizes, 2) if colon else (64, 64), classes)
+        if kind == "resnet":
+            return _resnet(name, shape, _sizes(name, sizes, 1)[0] if colon else 20, classes)
+        if colon:
+            return _of_your_own(name, kind, sizes, shape, classes)
+        if name in ("linear", "mnist-convex"):
+            return _linear(shape, classes)
+        if name in _MLPS:
+            return _mlp(shape, _MLPS[name], classes)
+        if name == "covertype-mlp":
+            return _mlp(shape, (100, 100), classes, nn.Tanh)
+        if name == "mnist-cnn":
+            return _paper_cnn(name, shape, classes)
         if name == "cnn":
             return _cnn(name, shape, classes, nn.ReLU)
         if name == "cnn-tanh":
@@ -111,21 +145,114 @@ class _Transformer(nn.Module):
         return logits
 
 
-def _mlp(shape: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> nn.Module:
+def _linear(shape: tuple[int, ...], classes: int) -> nn.Module:
+    layer = nn.Linear(math.prod(shape), classes)
+    nn.init.zeros_(layer.weight)  # a convex model may start anywhere; a random start is one more noise to undo
+    nn.init.zeros_(layer.bias)
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def _mlp(
+    shape: tuple[int, ...], hidden: tuple[int, ...], classes: int, activation: type[nn.Module] = nn.ReLU
+) -> nn.Module:
     sizes = (math.prod(shape), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]
     for size, width in pairwise(sizes):
-        layers += [nn.Linear(size, width), nn.ReLU()]
+        layers += [nn.Linear(size, width), activation()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], classes))
 
 
-def _cnn(name: str, shape: tuple[int, ...], classes: int, activation: type[nn.Module]) -> nn.Module:
-    if len(shape) != 3 or min(shape[1:]) < _CNN_SMALLEST:
-        raise InputError(
-            f"{name} cannot read records of shape {shape}.",
-            why=f"It needs (channels, height, width) with at least {_CNN_SMALLEST} x {_CNN_SMALLEST} pixels.",
-            fix="Choose linear or mlp.",
+def _paper_cnn(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    _check_images(name, shape, 16)
+    left = math.prod(((length - 4) // 2 - 4) // 2 for length in shape[1:])
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 10, kernel_size=5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(10, 20, kernel_size=5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(20 * left, 50),
+        nn.ReLU(),
+        nn.Linear(50, classes),
+    )
+
+
+def _feature_cnn(name: str, shape: tuple[int, ...], channels: tuple[int, ...], classes: int) -> nn.Module:
+    _check_images(name, shape, 2)
+    first, second = channels
+    return nn.Sequential(
+        nn.Conv2d(shape[0], first, kernel_size=3, padding=1),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(first, second, kernel_size=3, padding=1),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(second * math.prod(length // 2 for length in shape[1:]), classes),
+    )
+
+
+def _resnet(name: str, shape: tuple[int, ...], depth: int, classes: int) -> nn.Module:
+    _check_images(name, shape, 8)
+    if depth < 8 or (depth - 2) % 6:
+        raise InputError(f"{name} has no depth of 6n + 2.", fix="Use resnet:8, resnet:14, resnet:20, ...")
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, kernel_size=3, padding=1, bias=False), *_norm(16)]
+    before = 16
+    for width in (16, 32, 64):
+        for block in range((depth - 2) // 6):
+            layers.append(_Residual(before, width, stride=2 if block == 0 and width > 16 else 1))
+            before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
+
+
+def _norm(channels: int) -> tuple[nn.Module, nn.Module]:
+    return nn.GroupNorm(8, channels), nn.ReLU()
+
+
+class _Residual(nn.Module):
+    """Two convolutions with group normalisation, added to their input (He et al. 2016, Wu and He 2018)."""
+
+    def __init__(self, before: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.path = nn.Sequential(
+            nn.Conv2d(before, width, kernel_size=3, stride=stride, padding=1, bias=False),
+            *_norm(width),
+            nn.Conv2d(width, width, kernel_size=3, padding=1, bias=False),
+            nn.GroupNorm(8, width),
         )
+        same = before == width and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Conv2d(before, width, kernel_size=1, stride=stride, bias=False)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return torch.relu(self.path(maps) + self.shortcut(maps))
+
+
+def _of_your_own(name: str, module: str, function: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """What ``module:function`` returns for the shape of a record and the number of classes."""
+    if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
+        raise _unknown(f"There is no model {name!r}.")
+    try:
+        made: object = importlib.import_module(module)
+        for part in function.split("."):
+            made = getattr(made, part)
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"The model {name} cannot be found: {error}.",
+            fix="Name a module that can be imported from here, and a function in it, like nets:small.",
+        ) from error
+    if not callable(made):
+        raise InputError(f"{name} is no function.", fix="Name one that takes (input_shape, classes).")
+    network = made(shape, classes)
+    if not isinstance(network, nn.Module):
+        raise InputError(
+            f"{name} returned {type(network).__name__}, not a torch.nn.Module.", fix="Return the network itself."
+        )
+    return network
+
+
+def _cnn(name: str, shape: tuple[int, ...], classes: int, activation: type[nn.Module]) -> nn.Module:
+    _check_images(name, shape, _CNN_SMALLEST)
     left = math.prod(_after_convolutions(length) for length in shape[1:])
     return nn.Sequential(
         nn.Conv2d(shape[0], 16, kernel_size=8, stride=2, padding=3),
@@ -147,15 +274,29 @@ def _after_convolutions(length: int) -> int:
     return (pooled - 4) // 2
 
 
-def _widths(name: str, text: str) -> tuple[int, ...]:
+def _check_images(name: str, shape: tuple[int, ...], smallest: int) -> None:
+    if len(shape) != 3 or min(shape[1:]) < smallest:
+        raise InputError(
+            f"{name} cannot read records of shape {shape}.",
+            why=f"It needs (channels, height, width) with at least {smallest} x {smallest} pixels.",
+            fix="Choose linear or mlp.",
+        )
+
+
+def _sizes(name: str, text: str, how_many: int | None = None) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise _unknown(f"The hidden widths of {name!r} are not whole numbers above 0.")
+        raise _unknown(f"The sizes of {name!r} are not whole numbers above 0.")
+    if how_many is not None and len(parts) != how_many:
+        raise _unknown(f"{name!r} needs {how_many} size{'s' if how_many > 1 else ''}.")
     return tuple(int(part) for part in parts)
 
 
 def _unknown(what: str) -> InputError:
-    return InputError(what, fix=f"Choose one of: {', '.join(MODELS)}; or mlp with its widths, such as mlp:256,128.")
+    return InputError(
+        what,
+        fix=f"Choose one of: {', '.join(MODELS)}; with sizes, such as mlp:256,128; or module:function of your own.",
+    )
 
 
 @contextmanager

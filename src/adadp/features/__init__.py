@@ -1,0 +1,27 @@
+"""What runs before the network: fixed transforms, layers trained on public data, and projections released privately."""
+
+from adadp.features.base import FixedStage, ReleasedStage, Shape, Stage
+from adadp.features.chain import stage_module, statement, tensors_of, whole_module
+from adadp.features.extraction import CacheKey, Progress, computed, extract
+from adadp.features.text import NONE, STAGES, features_text, fixed_first, parse_features, released_stages
+
+__all__ = [
+    "NONE",
+    "STAGES",
+    "CacheKey",
+    "FixedStage",
+    "Progress",
+    "ReleasedStage",
+    "Shape",
+    "Stage",
+    "computed",
+    "extract",
+    "features_text",
+    "fixed_first",
+    "parse_features",
+    "released_stages",
+    "stage_module",
+    "statement",
+    "tensors_of",
+    "whole_module",
+]

@@ -1,0 +1,131 @@
+"""Features of whole data sets: computed in batches, and for public data sets kept in the cache.
+
+Only data sets of the catalogue are cached: their records are public. Features of a user's own records are as private as
+the records, so nothing is written anywhere for them.
+
+    what is found in the cache                       what is done
+    a whole entry whose checksums hold               it is read
+    nothing                                          the features are computed, written under another name, and renamed
+    an entry that is damaged                         a warning, and it is computed again
+    another process computing the same               both compute; the one that is last leaves its result
+    the cache cannot be written                      a warning; the features are used and not kept
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adadp.features.base import FixedStage, Shape
+from adadp.features.chain import whole_module
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is under way, how many records are done, and of how many."""
+
+_AT_ONCE = 128
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """What features were computed from: a public data set, by name and by the checksums of its files."""
+
+    folder: Path
+    data: str
+    checksums: tuple[str, ...]
+
+    def place(self, stages: Sequence[FixedStage], part: str, records: int) -> Path:
+        """Where the features of ``part`` lie."""
+        said = [self.data, part, records, self.checksums, [(str(stage), stage.version) for stage in stages]]
+        digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+        readable = re.sub(r"[^a-z0-9=.-]+", "-", "+".join(str(stage) for stage in stages))
+        return self.folder / "features" / f"{self.data}-{part}-{readable}-{digest}"
+
+
+def extract(
+    stages: Sequence[FixedStage],
+    records: Tensor,
+    *,
+    part: str,
+    key: CacheKey | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> Tensor:
+    """The features of ``records``, from the cache if ``key`` says whose they are."""
+    if not stages:
+        return records
+    place = None if key is None else key.place(stages, part, len(records))
+    if place is not None:
+        found = _cached(place)
+        if found is not None:
+            return found
+    module, shape = whole_module(tuple(stages), tuple(records.shape[1:]), {})
+    features = computed(module, records, shape, device=device, part=part, progress=progress)
+    if place is not None:
+        _keep(place, features)
+    return features
+
+
+def computed(
+    module: nn.Module,
+    records: Tensor,
+    shape: Shape,
+    *,
+    device: torch.device | str = "cpu",
+    part: str = "records",
+    progress: Progress | None = None,
+) -> Tensor:
+    """``module`` over all ``records``, a batch at a time, as float32 on the CPU."""
+    features = torch.empty(len(records), *shape)
+    module = module.to(device)
+    with torch.inference_mode():
+        for start in range(0, len(records), _AT_ONCE):
+            batch = records[start : start + _AT_ONCE].to(device)
+            features[start : start + len(batch)] = module(batch)
+            if progress is not None:
+                progress(f"features of {part}", start + len(batch), len(records))
+    return features
+
+
+def _cached(place: Path) -> Tensor | None:
+    about = place / "about.json"
+    if not about.is_file():
+        return None
+    try:
+        said = json.loads(about.read_text(encoding="utf-8"))
+        values = np.fromfile(place / "features.f32", dtype="<f4")
+        if hashlib.sha256(values.data).hexdigest() != said["sha256"]:
+            raise ValueError("its checksum does not hold")
+        return torch.from_numpy(values.reshape(said["shape"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        warnings.warn(f"The cached features in {place} cannot be used and are computed again: {error}.", stacklevel=4)
+        return None
+
+
+def _keep(place: Path, features: Tensor) -> None:
+    """Write ``features`` beside ``place`` and rename: an entry is whole or absent."""
+    values = features.numpy().astype("<f4", copy=False)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=place.parent) as folder:
+            part = Path(folder) / "entry"
+            part.mkdir()
+            values.tofile(part / "features.f32")
+            about = {"shape": list(features.shape), "sha256": hashlib.sha256(values.data).hexdigest()}
+            (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
+            if place.exists():
+                shutil.rmtree(place)
+            os.replace(part, place)
+    except OSError as error:
+        warnings.warn(f"The features could not be kept in {place}: {error}.", stacklevel=4)

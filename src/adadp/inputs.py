@@ -1,0 +1,81 @@
+"""The records a configuration names: a data set of the catalogue, or files of the user's own."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadp import zoo
+from adadp.config import TrainConfig
+from adadp.features import CacheKey, Shape
+from adadp.owndata import OwnData, load_own
+
+Records = tuple[Tensor, Tensor]
+"""Values and labels, one row per record."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What a run trains on. ``train`` is private, unless the data set is public; ``test`` must be public."""
+
+    train: Records
+    test: Records | None
+    class_names: tuple[str, ...]
+    record: str
+    """What one record is: the unit the guarantee protects."""
+    key: CacheKey | None = None
+    """Whose features may be cached; None for a user's own records."""
+    notes: tuple[str, ...] = ()
+    encoder: dict[str, Any] | None = None
+    """How a user's own file becomes records, as JSON."""
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.train[0].shape[1:])
+
+
+def load_inputs(config: TrainConfig, *, own: bool) -> Inputs:
+    """The records ``config.data`` names."""
+    if own:
+        return _own(load_own(config.data, target=config.target, schema=config.schema, test_data=config.test_data))
+    loaded = zoo.load(config.data)
+    entry = loaded.description
+    checksums = tuple(file.sha256 for file in entry.files)
+    digest = hashlib.sha256("".join(checksums).encode()).hexdigest()
+    return Inputs(
+        train=loaded.train,
+        test=loaded.test if len(loaded.test[1]) else None,
+        class_names=tuple(str(number) for number in range(loaded.classes)),
+        record=entry.record,
+        key=CacheKey(zoo.cache_folder(), entry.name, checksums),
+        notes=(f"Data set {entry.name}, {entry.train_records} training records; checksum of its files {digest}.",),
+    )
+
+
+def _own(data: OwnData) -> Inputs:
+    train, test = data.train, data.test
+    if data.pending is not None:
+        train = (with_raw(train[0], data.pending.values), train[1])
+        if test is not None and data.pending.test_values is not None:
+            test = (with_raw(test[0], data.pending.test_values), test[1])
+    return Inputs(
+        train=train,
+        test=test,
+        class_names=data.class_names,
+        record=data.record,
+        notes=(*data.disclosed, *data.public),
+        encoder=data.encoder.as_json(),
+    )
+
+
+def with_raw(features: Tensor, raw: Tensor) -> Tensor:
+    """Features with the raw values at the end whose bounds are to be released."""
+    return torch.cat([features.double(), raw.double()], dim=1)

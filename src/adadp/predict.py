@@ -1,0 +1,163 @@
+"""A finished run as a model to use: its network behind its features, from the files of its folder."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adadp import zoo
+from adadp.config import TrainConfig
+from adadp.errors import InputError, RunError
+from adadp.features import Shape, parse_features, whole_module
+from adadp.owndata import Encoder, encoder_from_json, is_own
+from adadp.runs import RunFolder
+from adadp.zoo.models import build_model
+
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """What a run has trained. ``model`` takes records as they come from the data and gives one score per class.
+
+    It is a plain ``torch.nn.Module``: the frozen features, then the network.
+    """
+
+    model: nn.Module
+    network: nn.Module
+    """The trained part alone, which takes features."""
+    input_shape: Shape
+    class_names: tuple[str, ...]
+    certificate: dict[str, Any]
+    config: TrainConfig
+    encoder: Encoder | None
+    """How files of the user's own become records; None for a data set of the catalogue."""
+
+    def probabilities(self, records: Tensor) -> Tensor:
+        """The probability of each class, for each record."""
+        if tuple(records.shape[1:]) != self.input_shape:
+            raise InputError(
+                f"The records have shape {tuple(records.shape[1:])}; the model takes {self.input_shape}.",
+                fix="Pass records in the shape the model was trained on, the records in dimension 0.",
+            )
+        with torch.inference_mode():
+            parts = [torch.softmax(self.model(part), dim=1) for part in torch.split(records, _AT_ONCE)]
+        return torch.cat(parts) if parts else torch.zeros(0, len(self.class_names))
+
+    def predict(self, records: Tensor) -> Tensor:
+        """The most probable class of each record, as a number; ``class_names`` has its name."""
+        return self.probabilities(records).argmax(1)
+
+    def read(self, path: str | os.PathLike[str]) -> Tensor:
+        """The records in a file: one like those the run was trained on, or arrays (``.npz`` with x, ``.npy``)."""
+        if self.encoder is None:
+            return _arrays(Path(path), self.input_shape)
+        return self.encoder.read(path)
+
+
+def load_model(out: str | os.PathLike[str]) -> TrainedModel:
+    """The model that the run in the folder ``out`` has trained.
+
+    ==============================================  ===============================================================
+    the run has not finished                        ``RunError``
+    a run from Python (``fit``)                     ``InputError``: its network has no name; the error says how to load
+    a network the tensors do not fit                ``RunError``
+    model.safetensors or features.safetensors bad   ``RunError``
+    ==============================================  ===============================================================
+    """
+    folder = RunFolder.open(out)
+    config, certificate = folder.config, folder.certificate()
+    if certificate is None:
+        raise RunError(f"The run in {folder.path} has not finished.", fix=f"Go on with adadp train --resume {out}.")
+    if "python" in (config.data, config.model):
+        raise InputError(
+            "The network of this run is an object of Python, which has no name.",
+            fix=f"Build it, and call network.load_state_dict(safetensors.torch.load_file('{folder.model_path}')).",
+        )
+    encoder = _encoder(folder)
+    shape, names = _shape_and_classes(config, encoder)
+    features, after = whole_module(parse_features(config.features), shape, folder.load_features())
+    assert config.model is not None
+    network = build_model(config.model, input_shape=after, classes=len(names), seed=0)
+    try:
+        network.load_state_dict(folder.load_model_tensors())
+    except RuntimeError as error:
+        raise RunError(
+            f"The parameters in {folder.model_path} do not fit the network {config.model}: {error}",
+            fix="Use the code of the network the run was trained with.",
+        ) from error
+    whole = nn.Sequential(features, network).requires_grad_(False).eval()
+    return TrainedModel(whole, network, shape, names, certificate, config, encoder)
+
+
+def evaluation(trained: TrainedModel, source: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Accuracy in all and by class, on the labelled records in ``source`` or on the test data of the run."""
+    records, labels = _labelled(trained, source)
+    found = trained.predict(records)
+    by_class: dict[str, Any] = {}
+    for number, name in enumerate(trained.class_names):
+        mine = labels == number
+        right = float((found[mine] == number).double().mean()) if mine.any() else None
+        by_class[name] = {"records": int(mine.sum()), "accuracy": right}
+    accuracy = float((found == labels).double().mean())
+    return {"accuracy": accuracy, "records": len(labels), "by_class": by_class}
+
+
+def _labelled(trained: TrainedModel, source: str | os.PathLike[str] | None) -> tuple[Tensor, Tensor]:
+    if trained.encoder is None:
+        if source is not None:
+            raise InputError(
+                f"{trained.config.data} has test data of its own.",
+                why="What other records of it are called is not known.",
+                fix="Leave data out, or call adadp predict on your records.",
+            )
+        test = zoo.load(trained.config.data).test
+    else:
+        named = source if source is not None else trained.config.test_data
+        test = None
+        if named is not None:
+            return trained.encoder.read_labelled(str(named).partition(":")[2] if source is None else named)
+    if test is None:
+        raise InputError("The run has no test data.", fix="Name labelled records with --data.")
+    return test
+
+
+def _encoder(folder: RunFolder) -> Encoder | None:
+    if not is_own(folder.config.data):
+        return None
+    saved = folder.encoder()
+    if saved is None:
+        raise RunError(
+            f"{folder.encoder_path} is missing.",
+            why="It says how the columns of a file become records.",
+            fix="Put the run's own file back.",
+        )
+    return encoder_from_json(saved)
+
+
+def _shape_and_classes(config: TrainConfig, encoder: Encoder | None) -> tuple[Shape, tuple[str, ...]]:
+    if encoder is not None:
+        return encoder.shape, encoder.class_names
+    entry = zoo.find(config.data)
+    return entry.shape, tuple(str(number) for number in range(entry.classes))
+
+
+def _arrays(path: Path, shape: Shape) -> Tensor:
+    """Records from a file of arrays; bytes are pixels, and are divided by 255 as the data sets are."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        values = loaded if isinstance(loaded, np.ndarray) else loaded["x"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path} cannot be read as records: {error}.",
+            fix=f"Save them with numpy.savez({path.stem!r}, x=records), in the shape {shape}, records first.",
+        ) from error
+    records = torch.from_numpy(values)
+    return records.float() / 255 if records.dtype == torch.uint8 else records.float()

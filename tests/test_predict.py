@@ -1,0 +1,232 @@
+"""From a file of one's own, or a data set by name, to a model that is loaded again and used: the whole way."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from adadp import launch, zoo
+from adadp.cli import main
+from adadp.config import TrainConfig
+from adadp.errors import InputError, RunError
+from adadp.predict import evaluation, load_model
+from adadp.runs import RunFolder
+from adadp.train import fit, verify_run
+
+MARKS = ("clump", "size", "shape", "adhesion", "single", "nuclei", "chromatin", "nucleoli", "mitoses")
+SCHEMA = """
+[target]
+column = "diagnosis"
+classes = ["benign", "malignant"]
+"""
+
+
+def write_table(path: Path, records: torch.Tensor, labels: torch.Tensor | None) -> Path:
+    marks = (records * 4.5 + 5.5).round().int().tolist()
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", *MARKS, *(["diagnosis"] if labels is not None else [])])
+        for number, row in enumerate(marks):
+            name = [] if labels is None else [("benign", "malignant")[int(labels[number])]]
+            writer.writerow([number, *row, *name])
+    return path
+
+
+def write_schema(path: Path, private: tuple[str, ...] = ()) -> Path:
+    columns = [
+        f'[columns.{name}]\nkind = "number"\n' + ('bounds = "private"\n' if name in private else "low = 1\nhigh = 10\n")
+        for name in MARKS
+    ]
+    path.write_text(SCHEMA + '[columns.id]\nkind = "ignore"\n' + "".join(columns))
+    return path
+
+
+def run(*words: object, code: int = 0) -> str:
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == code, result.output + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("tables")
+    data = zoo.load("cancer")
+    write_table(place / "train.csv", *data.train)
+    write_table(place / "test.csv", *data.test)
+    write_table(place / "new.csv", data.test[0], None)
+    write_schema(place / "schema.toml")
+    write_schema(place / "private.toml", private=("size", "mitoses"))
+    return place
+
+
+def flags(tables: Path, out: Path, schema: str) -> list[object]:
+    own = ["--data", f"table:{tables / 'train.csv'}", "--test-data", f"table:{tables / 'test.csv'}"]
+    size = ["--lot", 56, "--epochs", 10, "--seed", 0, "--threads", 1]
+    return [*own, "--schema", tables / schema, "--epsilon", 3, "--delta", "1e-4", *size, "--out", out]
+
+
+@pytest.fixture(scope="module", params=["schema.toml", "private.toml"])
+def trained(request, tables, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "run"
+    run("train", *flags(tables, out, request.param), "--json")
+    return out
+
+
+class TestATableOfOnesOwn:
+    def test_it_learns_is_certified_and_verifies(self, trained):
+        folder = RunFolder.open(trained)
+        assert [check.name for check in verify_run(folder) if not check.passed] == []
+        certificate = folder.certificate()
+        assert 2.99 < certificate["epsilon"] <= 3
+        assert certificate["record"] == "one row of train.csv"
+        assert any("Column clump" in note and "[1, 10]" in note for note in certificate["notes"])
+
+    def test_private_bounds_are_charged_and_declared_ones_are_not(self, trained):
+        certificate = RunFolder.open(trained).certificate()
+        private = "private" in str(RunFolder.open(trained).config.schema)
+        charged = certificate["charged"]
+        assert ("features" in certificate) == private
+        assert len(charged) == 1 + private
+        if private:
+            assert certificate["features"]["released"][0].startswith("bounds:columns=1;8,sigma=")
+
+    def test_predict_gives_what_evaluate_counts(self, trained, tables):
+        found = json.loads(run("evaluate", trained, "--json"))
+        assert found["records"] == 123
+        assert found["accuracy"] > 0.85
+        assert found["accuracy"] == RunFolder.open(trained).metrics()[-1]["test_accuracy"]
+        rows = list(csv.DictReader(run("predict", trained, "--input", tables / "new.csv").splitlines()))
+        labels = zoo.load("cancer").test[1]
+        right = [row["class"] == ("benign", "malignant")[int(label)] for row, label in zip(rows, labels, strict=True)]
+        assert sum(right) / len(right) == pytest.approx(found["accuracy"])
+        assert all(abs(float(row["p(benign)"]) + float(row["p(malignant)"]) - 1) < 1e-4 for row in rows)
+        assert found["by_class"]["malignant"]["records"] == int(labels.sum())
+
+    def test_predict_writes_a_file_or_json_lines(self, trained, tables, tmp_path):
+        run("predict", trained, "--input", tables / "new.csv", "--output", tmp_path / "classes.csv")
+        assert len((tmp_path / "classes.csv").read_text().splitlines()) == 124
+        lines = run("predict", trained, "--input", tables / "new.csv", "--json").splitlines()
+        assert set(json.loads(lines[5])) == {"record", "class", "probabilities"}
+
+    def test_evaluate_takes_other_labelled_records(self, trained, tables):
+        found = json.loads(run("evaluate", trained, "--data", tables / "train.csv", "--json"))
+        assert found["records"] == 560
+
+    def test_nothing_of_a_private_table_is_cached(self, tables, tmp_path, monkeypatch):
+        monkeypatch.setenv("ADADP_CACHE", str(tmp_path / "cache"))
+        run("train", *flags(tables, tmp_path / "run", "private.toml"), "--json")
+        assert not (tmp_path / "cache").exists()
+
+    def test_a_bad_cell_is_told_before_there_is_a_folder(self, tables, tmp_path):
+        lines = (tables / "train.csv").read_text().splitlines()
+        lines[7] = lines[7].replace(",", ",x", 1)
+        (tmp_path / "bad.csv").write_text("\n".join(lines))
+        words = flags(tables, tmp_path / "run", "schema.toml")
+        words[1] = f"table:{tmp_path / 'bad.csv'}"
+        result = CliRunner().invoke(main, ["train", *map(str, words)])
+        assert result.exit_code == 2
+        assert "line 8" in result.stderr.replace("row 8", "line 8")
+        assert "clump" in result.stderr
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("named") / "run"
+    config = TrainConfig("cancer", features="pca:dim=4,sigma=4", model="mlp:8", epsilon=4.0, seed=0, threads=1)
+    launch.start(config.replace(optimizer="sgd", lr=0.5, lot=56, epochs=10, clip=1.0), out)
+    return out
+
+
+class TestADataSetByName:
+    def test_the_model_is_one_module_from_records_to_scores(self, out):
+        trained = load_model(out)
+        records, labels = zoo.load("cancer").test
+        scores = trained.model(records)
+        assert scores.shape == (123, 2)
+        assert not scores.requires_grad
+        assert torch.equal(scores.argmax(1), trained.predict(records))
+        accuracy = float((trained.predict(records) == labels).double().mean())
+        assert evaluation(trained)["accuracy"] == pytest.approx(accuracy)
+        assert accuracy == RunFolder.open(out).metrics()[-1]["test_accuracy"]
+
+    @pytest.mark.parametrize("name", ["records.npz", "records.npy"])
+    def test_records_come_from_a_file_of_arrays(self, out, tmp_path, name):
+        records = zoo.load("cancer").test[0].numpy()
+        if name.endswith("z"):
+            np.savez(tmp_path / name, x=records)
+        else:
+            np.save(tmp_path / name, records)
+        lines = run("predict", out, "--input", tmp_path / name).splitlines()
+        assert len(lines) == 124
+
+    def test_the_network_is_used_without_adadp(self, out, tmp_path):
+        """safetensors and torch are enough: the names and shapes are those of plain layers."""
+        shutil.copy(out / "model.safetensors", tmp_path)
+        shutil.copy(out / "features.safetensors", tmp_path)
+        records = zoo.load("cancer").test[0]
+        torch.save(records, tmp_path / "records.pt")
+        program = (
+            "import sys; sys.modules['adadp'] = None\n"
+            "import torch\n"
+            "from safetensors.torch import load_file\n"
+            "from torch.nn import Flatten, Linear, ReLU, Sequential\n"
+            "network = Sequential(Flatten(), Linear(4, 8), ReLU(), Linear(8, 2))\n"
+            "network.load_state_dict(load_file('model.safetensors'))\n"
+            "components = load_file('features.safetensors')['0.components']\n"
+            "unit = torch.nn.functional.normalize\n"
+            "features = 2 * unit(unit(torch.load('records.pt')) @ components)\n"
+            "print(network(features).argmax(1).tolist())\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout) == load_model(out).predict(records).tolist()
+
+    def test_records_of_another_shape_are_refused(self, out):
+        with pytest.raises(InputError, match=r"takes \(9,\)"):
+            load_model(out).predict(torch.zeros(3, 8))
+
+    @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK"])
+    def test_a_file_that_is_no_array_is_refused(self, out, tmp_path, content):
+        (tmp_path / "records.npz").write_bytes(content)
+        with pytest.raises(InputError, match="cannot be read as records"):
+            load_model(out).read(tmp_path / "records.npz")
+
+    def test_an_array_under_another_name_is_refused(self, out, tmp_path):
+        np.savez(tmp_path / "records.npz", z=np.zeros((1, 9)))
+        with pytest.raises(InputError, match=r"numpy\.savez"):
+            load_model(out).read(tmp_path / "records.npz")
+
+    def test_missing_features_are_told(self, out, tmp_path):
+        shutil.copytree(out, tmp_path / "copy")
+        (tmp_path / "copy" / "features.safetensors").unlink()
+        with pytest.raises(InputError, match="What pca has learned is missing"):
+            load_model(tmp_path / "copy")
+
+    def test_an_unfinished_run_is_refused(self, out, tmp_path):
+        shutil.copytree(out, tmp_path / "copy")
+        (tmp_path / "copy" / "certificate.json").unlink()
+        with pytest.raises(RunError, match="has not finished"):
+            load_model(tmp_path / "copy")
+
+
+def test_a_run_from_python_says_how_it_is_loaded(tmp_path):
+    fit(
+        torch.nn.Linear(9, 2),
+        zoo.load("cancer").train,
+        sigma=5.0,
+        delta=1e-4,
+        steps=2,
+        lot_size=50,
+        out=tmp_path / "run",
+    )
+    with pytest.raises(InputError, match="load_state_dict"):
+        load_model(tmp_path / "run")

@@ -1,0 +1,223 @@
+"""Feature stages that are released: charged before the release, once, composed into epsilon, kept over a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from adadp import zoo
+from adadp.accounting import accountant
+from adadp.audit import neighbour_replay
+from adadp.errors import BudgetExceeded, InputError, RunError
+from adadp.events import GaussianRelease, Neighbours, compose, flatten
+from adadp.features import parse_features
+from adadp.ledger import Ledger, PlannedBudget, read_ledger
+from adadp.losses import cross_entropy
+from adadp.noise import GaussianMechanism
+from adadp.plan import Plan
+from adadp.runs import RunFolder
+from adadp.step import PrivateGradients
+from adadp.train import fit, preparing, verify_run
+from adadp.train.preparing import Preparation
+
+TRAIN, TEST = zoo.load("cancer").train, zoo.load("cancer").test
+PCA = "pca:dim=4,sigma=5"
+CHARGE = GaussianRelease(5.0, Neighbours.ADD_REMOVE)
+SETTINGS = {"features": PCA, "sigma": 3.0, "delta": 1e-4, "steps": 12, "lot_size": 56, "checkpoint_every": 4, "seed": 3}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def run(out: Path | None, **changes: object):
+    return fit(network(), TRAIN, test=TEST, out=out, **{**SETTINGS, **changes})
+
+
+def failed(checks) -> list[str]:
+    return [check.name for check in checks if not check.passed]
+
+
+class TestAccounting:
+    def test_epsilon_is_that_of_the_release_and_the_steps_together(self, tmp_path):
+        result = run(tmp_path / "run")
+        steps = Plan.of_noise(noise=3.0, records=560, lot_size=56, steps=12).event()
+        together = accountant("pld").epsilon(compose(CHARGE, steps), 1e-4)
+        assert result.epsilon == pytest.approx(together.epsilon, rel=1e-6)
+        assert result.epsilon > accountant("pld").epsilon(steps, 1e-4).epsilon * 1.1
+
+    def test_a_target_epsilon_pays_for_it(self):
+        with_it, without = (
+            fit(model, TRAIN, epsilon=2.0, delta=1e-4, steps=12, lot_size=56, seed=0, features=features)
+            for model, features in ((network(), PCA), (nn.Linear(9, 2), None))
+        )
+        assert 1.999 < with_it.epsilon <= 2.0
+        assert with_it.plan.noise_multiplier_at(0) > without.plan.noise_multiplier_at(0)
+
+    def test_a_release_that_costs_everything_is_refused_before_anything_is_made(self, tmp_path):
+        with pytest.raises(InputError, match="costs all of epsilon"):
+            run(tmp_path / "run", sigma=None, epsilon=0.5)
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize("sampling", ["poisson", "fixed", "reshuffle"])
+    def test_the_charge_has_the_relation_of_the_run(self, sampling):
+        result = run(None, sampling=sampling)
+        assert result.certificate["charged"][0]["event"]["neighbours"] == result.certificate["neighbours"]
+
+    def test_one_release_is_planned_and_a_second_refused(self, tmp_path):
+        plan = Plan.of_noise(noise=3.0, records=560, lot_size=56, steps=12, before=(5.0,))
+        assert flatten(plan.event())[CHARGE] == 1
+        with Ledger.create(tmp_path / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger:
+            ledger.charge(CHARGE)
+            with pytest.raises(BudgetExceeded):
+                ledger.charge(CHARGE)
+
+    def test_noise_of_zero_before_the_steps_is_no_plan(self):
+        with pytest.raises(InputError, match="before"):
+            Plan.of_noise(noise=3.0, records=560, lot_size=56, steps=12, before=(0.0,))
+
+
+class TestTheRun:
+    def test_it_is_charged_on_disk_before_it_is_released(self, tmp_path, monkeypatch):
+        seen: list[tuple[str, dict[object, int]]] = []
+        release = GaussianMechanism.release
+
+        def watching(self, total, **options):
+            seen.append((options["purpose"], dict(read_ledger(tmp_path / "run" / "ledger.jsonl").charges)))
+            return release(self, total, **options)
+
+        monkeypatch.setattr(
+            preparing.GaussianMechanism, "release", lambda *a, **o: watching(*a, **{"purpose": "noise", **o})
+        )
+        run(tmp_path / "run")
+        assert seen[0] == ("features/0", {CHARGE: 1})
+        assert sum(seen[1][1].values()) == 2
+
+    def test_folder_certificate_and_verification(self, tmp_path):
+        result = run(tmp_path / "run")
+        folder = RunFolder.open(tmp_path / "run")
+        features = result.certificate["features"]
+        assert features["stages"] == features["released"] == ["pca:dim=4,sigma=5.0"]
+        assert folder.load_features()["0.components"].shape == (9, 4)
+        assert "Released privately and charged: pca" in result.describe()
+        assert failed(verify_run(folder)) == []
+
+    def test_other_features_than_certified_do_not_verify(self, tmp_path):
+        run(tmp_path / "run")
+        folder = RunFolder.open(tmp_path / "run")
+        learned = folder.load_features()
+        folder.save_features({"0.components": learned["0.components"] + 1})
+        assert failed(verify_run(folder)) == ["statements"]
+
+    def test_the_model_learns_through_them(self):
+        assert run(None, sigma=1.0, steps=60, lr=1.0).test_accuracy > 0.9
+
+    def test_the_test_records_go_through_what_was_released(self, tmp_path):
+        result = run(tmp_path / "run")
+        module = parse_features(PCA)[0].module(
+            {"components": RunFolder.open(tmp_path / "run").load_features()["0.components"]}
+        )
+        with torch.no_grad():
+            found = result.model(module(TEST[0])).argmax(1)
+        assert result.test_accuracy == pytest.approx(float((found == TEST[1]).double().mean()))
+
+    def test_data_that_is_no_tensors_is_refused(self):
+        data = torch.utils.data.Subset(torch.utils.data.TensorDataset(*TRAIN), range(100))
+        with pytest.raises(InputError, match="Features need the data as tensors"):
+            fit(network(), data, **SETTINGS)
+
+
+class TestResume:
+    """The process ends right after the charge, or right after the features were saved."""
+
+    def stopped(self, tmp_path: Path, monkeypatch, where: str, **changes) -> Path:
+        def stop(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        target: tuple[object, str] = {
+            "after the charge": (RunFolder, "save_features"),
+            "after the features": (PrivateGradients, "release"),
+        }[where]
+        with monkeypatch.context() as patch:
+            patch.setattr(*target, stop)
+            with pytest.raises(KeyboardInterrupt):
+                run(tmp_path / "run", **changes)
+        return tmp_path / "run"
+
+    @pytest.mark.parametrize("where", ["after the charge", "after the features"])
+    def test_a_seeded_run_ends_as_if_nothing_had_happened(self, tmp_path, monkeypatch, where):
+        whole = run(tmp_path / "whole")
+        out = self.stopped(tmp_path, monkeypatch, where)
+        assert read_ledger(out / "ledger.jsonl").charges == {CHARGE: 1}
+        again = run(out, resume=True)
+        assert again.certificate["model_digest"] == whole.certificate["model_digest"]
+        assert again.certificate["features"] == whole.certificate["features"]
+        assert read_ledger(out / "ledger.jsonl").charges == read_ledger(tmp_path / "whole" / "ledger.jsonl").charges
+        assert failed(verify_run(RunFolder.open(out))) == []
+
+    def test_a_secure_run_does_not_release_twice_for_one_charge(self, tmp_path, monkeypatch):
+        out = self.stopped(tmp_path, monkeypatch, "after the charge", seed=None)
+        with pytest.raises(RunError, match="pca was paid"):
+            run(out, resume=True, seed=None)
+        assert read_ledger(out / "ledger.jsonl").charges == {CHARGE: 1}
+
+    def test_a_secure_run_keeps_the_features_it_saved(self, tmp_path, monkeypatch):
+        out = self.stopped(tmp_path, monkeypatch, "after the features", seed=None)
+        saved = RunFolder.open(out).load_features()["0.components"]
+        result = run(out, resume=True, seed=None)
+        assert torch.equal(RunFolder.open(out).load_features()["0.components"], saved)
+        assert (result.certificate["steps_done"], result.certificate["steps_lost"]) == (12, 0)
+        assert read_ledger(out / "ledger.jsonl").charges[CHARGE] == 1
+        assert failed(verify_run(RunFolder.open(out))) == []
+
+    def test_a_full_batch_step_that_looks_like_the_release_is_told_apart(self, tmp_path, monkeypatch):
+        """Reshuffled epochs of one batch are plain Gaussian releases, here with the very noise of the projection."""
+        same = {"sampling": "reshuffle", "neighbours": "zero-out", "lot_size": 560, "sigma": 5.0, "steps": 6}
+        whole = run(tmp_path / "whole", **same)
+        release = PrivateGradients.release
+
+        def fourth(self: PrivateGradients, **options: bool):
+            if self.step == 4:
+                raise KeyboardInterrupt
+            return release(self, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PrivateGradients, "release", fourth)
+            with pytest.raises(KeyboardInterrupt):
+                run(tmp_path / "run", **same)
+        again = run(tmp_path / "run", resume=True, **same)
+        assert again.certificate["model_digest"] == whole.certificate["model_digest"]
+        assert again.certificate["charged"] == whole.certificate["charged"]
+
+
+def test_neighbouring_data_moves_the_release_by_its_bound_and_no_more(tmp_path):
+    def runner(records: torch.Tensor, labels: torch.Tensor, name: str) -> Callable[[int, GaussianMechanism], None]:
+        def go(steps: int, mechanism: GaussianMechanism) -> None:
+            plan = Plan.of_noise(noise=3.0, records=560, lot_size=56, steps=steps, before=(5.0,))
+            with Ledger.create(tmp_path / name) as ledger:
+                preparation = Preparation(parse_features(PCA), records, None)
+                private = PrivateGradients(
+                    network(), (preparation.train, labels), cross_entropy, plan, ledger, seed=0, mechanism=mechanism
+                )
+                preparation.run(private, None, mechanism)
+                for _ in range(steps):
+                    private.release()
+
+        return go
+
+    found = neighbour_replay(runner(*TRAIN, "all"), runner(TRAIN[0][:-1], TRAIN[1][:-1], "one-less"), 20)
+    assert [each.purpose for each in found[:2]] == ["features/0", "noise"]
+    assert 0.99 < found[0].share <= 1
+    assert max(each.share for each in found) <= 1
+
+
+def test_what_is_saved_says_which_features_it_belongs_to(tmp_path):
+    run(tmp_path / "run")
+    with safe_open(tmp_path / "run" / "features.safetensors", framework="pt") as file:
+        assert file.metadata()["features"] == PCA
