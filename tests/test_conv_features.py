@@ -21,9 +21,9 @@ from adadp.cli.pretrain import pretrain as command
 from adadp.errors import AdaDPError, InputError, RunError
 from adadp.features import parse_features
 from adadp.features.base import FixedStage
-from adadp.features.conv_cifar100 import ConvCifar100, centre, digest, standardised
+from adadp.features.conv_cifar100 import ConvCifar100, centre, convolve, digest, standardised
 from adadp.features.efficientnet import EfficientNetLite0
-from adadp.features.pretraining import RECORD, WEIGHTS, Settings, pretrain, write_pretrained
+from adadp.features.pretraining import RECORD, WEIGHTS, Settings, _Network, pretrain, write_pretrained
 from adadp.runs.tensors import read_tensors
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -273,6 +273,20 @@ def test_pretraining_learns_and_tells_how_it_goes(photographs):
     assert made.record["held_out_images"] == 12
     assert (made.record["images"], made.record["classes"], made.record["epochs_done"]) == (108, 2, 4)
     assert seen[-1].pretrained.record == made.record
+
+
+def test_frozen_convolutions_are_the_trained_layers():
+    torch.manual_seed(0)
+    network = _Network(classes=2, dropout=0.3)
+    network.train()
+    for seed in range(3):
+        network(standardised(pictures(8, (3, 24, 24), seed)))
+    for layer in (network.first, network.second):
+        torch.nn.init.normal_(layer.norm.weight)
+        torch.nn.init.normal_(layer.norm.bias)
+    network.eval()
+    images = standardised(pictures(4, (3, 24, 24)))
+    torch.testing.assert_close(convolve(images, network.frozen()), network.second(network.first(images)))
 
 
 def test_pretrained_weights_are_written_with_their_record(tmp_path, pretrained):

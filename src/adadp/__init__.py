@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from adadp.gradients import GradientEngine, replace_batchnorm
     from adadp.ledger import Ledger, PlannedBudget, read_ledger
     from adadp.plan import Plan
+    from adadp.predict import TrainedModel, load_model
     from adadp.schedules import parse_schedule
     from adadp.step import PrivateGradients
     from adadp.train import TrainResult, fit
@@ -81,6 +82,7 @@ _HOMES = {
     "adadp.gradients": ("GradientEngine", "replace_batchnorm"),
     "adadp.ledger": ("Ledger", "PlannedBudget", "read_ledger"),
     "adadp.plan": ("Plan",),
+    "adadp.predict": ("TrainedModel", "load_model"),
     "adadp.schedules": ("parse_schedule",),
     "adadp.step": ("PrivateGradients",),
     "adadp.train": ("TrainResult", "fit"),
@@ -113,11 +115,13 @@ __all__ = [
     "Selection",
     "TrainConfig",
     "TrainResult",
+    "TrainedModel",
     "ZcdpCost",
     "ZcdpFilter",
     "__version__",
     "accountant",
     "fit",
+    "load_model",
     "longest",
     "longest_within_rho",
     "most_repetitions",

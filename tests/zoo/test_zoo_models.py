@@ -28,6 +28,7 @@ def widths(model):
     [
         ("linear", MNIST_SHAPE, 10, [(784, 10)]),
         ("linear", (9,), 2, [(9, 2)]),
+        ("linear-no-bias", (9,), 2, [(9, 2)]),
         ("mlp", MNIST_SHAPE, 10, [(784, 1000), (1000, 10)]),
         ("mlp:1000", (60,), 10, [(60, 1000), (1000, 10)]),
         ("mlp:256,128", MNIST_SHAPE, 10, [(784, 256), (256, 128), (128, 10)]),
@@ -96,7 +97,7 @@ def test_weights_depend_on_the_seed_alone_and_leave_the_generator_alone(name):
     second, third = build(name, 7), build(name, 8)
     pairs = list(zip(first.parameters(), second.parameters(), third.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b, _ in pairs)
-    if name in ("linear", "mnist-convex"):
+    if name in ("linear", "linear-no-bias", "mnist-convex"):
         assert all(not a.any() for a, _, _ in pairs), "a convex model starts at zero"
     else:
         assert not all(torch.equal(a, c) for a, _, c in pairs)
@@ -184,7 +185,7 @@ def test_weights_are_built_on_the_cpu_whatever_the_default():
     ],
 )
 def test_unknown_names_list_the_known_ones(name):
-    with pytest.raises(InputError, match=r"linear, mlp, mnist-mlp, .*cnn, cnn-tanh, .*module:function"):
+    with pytest.raises(InputError, match=r"linear, linear-no-bias, mlp, mnist-mlp, .*cnn, cnn-tanh, .*module:function"):
         build_model(name, input_shape=(9,), classes=2, seed=0)
 
 

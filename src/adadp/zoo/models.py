@@ -2,6 +2,8 @@
 
     name            network
     linear          softmax regression on the flattened record, starting at zero
+    linear-no-bias  the same without a bias. A bias is an input of 1 to every record: beside features of norm 1 it takes
+                    half of each gradient's squared norm, which is clipped, and has little to say
     mlp             one hidden layer of 1000 units, ReLU; mlp:256,128 sets the hidden widths
     mnist-mlp       mlp:1000, which Abadi et al. 2016 train on 60 principal components
     mnist-convex    linear, the convex model of Yu et al. 2018
@@ -38,6 +40,7 @@ from adadp.zoo.catalogue import find
 
 MODELS = (
     "linear",
+    "linear-no-bias",
     "mlp",
     "mnist-mlp",
     "mnist-convex",
@@ -80,6 +83,8 @@ def build_model(name: str, *, input_shape: tuple[int, ...], classes: int, seed: 
             return _of_your_own(name, kind, sizes, shape, classes)
         if name in ("linear", "mnist-convex"):
             return _linear(shape, classes)
+        if name == "linear-no-bias":
+            return _linear(shape, classes, bias=False)
         if name in _MLPS:
             return _mlp(shape, _MLPS[name], classes)
         if name == "covertype-mlp":
@@ -145,10 +150,10 @@ class _Transformer(nn.Module):
         return logits
 
 
-def _linear(shape: tuple[int, ...], classes: int) -> nn.Module:
-    layer = nn.Linear(math.prod(shape), classes)
-    nn.init.zeros_(layer.weight)  # a convex model may start anywhere; a random start is one more noise to undo
-    nn.init.zeros_(layer.bias)
+def _linear(shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
+    layer = nn.Linear(math.prod(shape), classes, bias=bias)
+    for value in layer.parameters():
+        nn.init.zeros_(value)  # a convex model may start anywhere; a random start is one more noise to undo
     return nn.Sequential(nn.Flatten(), layer)
 
 
