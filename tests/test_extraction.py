@@ -15,12 +15,14 @@ from adadp.features import (
     CacheKey,
     FixedStage,
     ReleasedStage,
+    computed,
     extract,
     features_text,
     fixed_first,
     parse_features,
     released_stages,
     statement,
+    whole_module,
 )
 from adadp.features.extraction import _AT_ONCE
 
@@ -131,6 +133,19 @@ class TestTheCache:
         extract((Doubled(),), records, part="train", progress=lambda *each: told.append(each))
         assert [each[1] for each in told] == [_AT_ONCE, 2 * _AT_ONCE, 2 * _AT_ONCE + 3]
         assert {(each[0], each[2]) for each in told} == {("features of train", len(records))}
+
+    @pytest.mark.parametrize("text", ["scatter", "conv-cifar100", "pca"])
+    def test_a_record_has_the_same_features_to_the_bit_whoever_else_is_there(self, text):
+        images = torch.rand(300, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+        if text == "pca":
+            stage = parse_features("pca:dim=7,sigma=1")[0]
+            module, shape = stage.module({"components": torch.randn(784, 7)}), (7,)
+        else:
+            module, shape = whole_module(parse_features(text), (1, 28, 28), {})
+        everybody = computed(module, images, shape)
+        others = torch.cat([images[:100], images[101:]])  # every record after the one left out moves up
+        without = computed(module, others, shape)
+        assert torch.equal(torch.cat([everybody[:100], everybody[101:]]), without)
 
     def test_no_records_give_no_features(self):
         assert extract((Doubled(),), torch.zeros(0, 2), part="test").shape == (0, 4)

@@ -63,7 +63,8 @@ class ConvCifar100(FixedStage):
     def public(self) -> tuple[str, ...]:
         return (
             "Convolutions trained on the training images of CIFAR-100 (Krizhevsky 2009, 'Learning Multiple Layers of "
-            "Features from Tiny Images'), as in Abadi et al. 2016.",
+            "Features from Tiny Images'), as in Abadi et al. 2016. How to train them was chosen among six settings by "
+            "a look at 7,000 training images of CIFAR-10, which was not charged: it matters if those are private.",
         )
 
     def output_shape(self, shape: Shape) -> Shape:

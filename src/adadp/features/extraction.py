@@ -86,15 +86,22 @@ def computed(
     part: str = "records",
     progress: Progress | None = None,
 ) -> Tensor:
-    """``module`` over all ``records``, a batch at a time, as float32 on the CPU."""
+    """``module`` over all ``records``, a batch at a time, as float32 on the CPU.
+
+    The last batch is filled up with zeros: in batches of one size the features of a record are the same to the bit
+    whatever the others are and however many, so that adding or removing a record rounds no other differently.
+    """
     features = torch.empty(len(records), *shape)
     module = module.to(device)
     with torch.inference_mode():
         for start in range(0, len(records), _AT_ONCE):
-            batch = records[start : start + _AT_ONCE].to(device)
-            features[start : start + len(batch)] = module(batch)
+            batch = records[start : start + _AT_ONCE]
+            count = len(batch)
+            if count < _AT_ONCE:
+                batch = torch.cat([batch, batch.new_zeros(_AT_ONCE - count, *batch.shape[1:])])
+            features[start : start + count] = module(batch.to(device))[:count]
             if progress is not None:
-                progress(f"features of {part}", start + len(batch), len(records))
+                progress(f"features of {part}", start + count, len(records))
     return features
 
 
