@@ -88,8 +88,9 @@ def computed(
 ) -> Tensor:
     """``module`` over all ``records``, a batch at a time, as float32 on the CPU.
 
-    The last batch is filled up with zeros: in batches of one size the features of a record are the same to the bit
-    whatever the others are and however many, so that adding or removing a record rounds no other differently.
+    The last batch is filled up with zeros: in batches of one size the features of a record do not depend on the others,
+    and on its place among them only through the rounding of the last bits, which the allowance for rounding in
+    ``adadp.step`` covers. In a batch of another size other algorithms may be chosen, which round far more differently.
     """
     features = torch.empty(len(records), *shape)
     module = module.to(device)
