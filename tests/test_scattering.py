@@ -18,7 +18,8 @@ from adadp.features.scattering import Scattering
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "scattering.npz")
 MNIST, COLOUR = (1, 28, 28), (3, 32, 32)
-PLAIN = Scattering(groups=0, unit=False)
+PLAIN = Scattering(groups=0, unit=False, centre=False)
+UNCENTRED = Scattering(centre=False)
 module_of = cache(Scattering.module)
 
 
@@ -48,7 +49,13 @@ def test_normalised_features_are_group_norm_of_27_groups_then_unit_norm():
     centred = groups - groups.mean(2, keepdim=True)
     scaled = centred / (centred.square().mean(2, keepdim=True) + 1e-5).sqrt()
     expected = (scaled / scaled.norm()).reshape(1, 243, 8, 8)
-    torch.testing.assert_close(features(Scattering(), images).double(), expected, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(features(UNCENTRED, images).double(), expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [MNIST, COLOUR])
+def test_centring_maps_pixels_to_minus_2_to_2_first(shape):
+    images = pictures(3, shape)
+    torch.testing.assert_close(features(Scattering(), images), features(UNCENTRED, (images - 0.5) * 4))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +113,7 @@ def test_groups_have_mean_0_and_variance_1():
     torch.testing.assert_close(found.var(2, unbiased=False), torch.ones(2, 27), rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("stage", [Scattering(), PLAIN])
+@pytest.mark.parametrize("stage", [UNCENTRED, PLAIN])
 def test_zero_image_has_zero_features(stage):
     images = pictures(2, MNIST)
     images[1] = 0
@@ -164,7 +171,17 @@ def test_groups_must_divide_the_channels(groups):
 
 @pytest.mark.parametrize(
     "options",
-    [{"J": 0}, {"J": 1.5}, {"J": "2"}, {"angles": 0}, {"groups": -1}, {"unit": 2}, {"unit": "yes"}, {"unit": None}],
+    [
+        {"J": 0},
+        {"J": 1.5},
+        {"J": "2"},
+        {"angles": 0},
+        {"groups": -1},
+        {"unit": 2},
+        {"unit": "yes"},
+        {"unit": None},
+        {"centre": 2},
+    ],
 )
 def test_impossible_options_are_refused(options):
     with pytest.raises(InputError):
@@ -176,7 +193,7 @@ def test_impossible_options_are_refused(options):
     [
         (Scattering(), "scatter"),
         (Scattering(J=2, angles=8, groups=27, unit=1), "scatter"),
-        (PLAIN, "scatter:groups=0,unit=0"),
+        (PLAIN, "scatter:groups=0,unit=0,centre=0"),
         (Scattering(J=3.0, angles=4, groups=61), "scatter:J=3,angles=4,groups=61"),
     ],
 )

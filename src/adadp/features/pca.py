@@ -137,8 +137,9 @@ class Projection(nn.Module):
         self.norm = norm
 
     def forward(self, records: Tensor) -> Tensor:
-        rows = _unit(records.flatten(1).to(self.components.dtype))
-        return _unit(rows @ self.components) * self.norm
+        # In double precision, so that the place of a record in a batch does not show in single precision.
+        rows = _unit(records.flatten(1).double())
+        return (_unit(rows @ self.components.double()) * self.norm).float()
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ _KINDS: dict[_Reader, str] = {
 }
 
 STAGES: dict[str, tuple[Callable[..., Stage], Mapping[str, _Reader]]] = {
-    Scattering.name: (Scattering, {"J": int, "angles": int, "groups": int, "unit": _flag}),
+    Scattering.name: (Scattering, {"J": int, "angles": int, "groups": int, "unit": _flag, "centre": _flag}),
     Bounds.name: (Bounds, {"columns": _positions, "sigma": float}),
     ConvCifar100.name: (ConvCifar100, {"norm": float}),
     EfficientNetLite0.name: (EfficientNetLite0, {"size": int}),
