@@ -50,13 +50,13 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("cancer", NONE): Recipe("cancer-mlp", lot=56, epochs=20, clip=1.0, lr=0.5),
     ("mnist", NONE): Recipe("mlp:1000", lot=2400, epochs=40, clip=1.0, lr=4.0),
     ("mnist", "pca"): Recipe("mnist-mlp", lot=1200, epochs=16, clip=1.0, lr=0.01, optimizer="adam", decay=True),
-    ("mnist", "scatter"): Recipe("linear", lot=1200, epochs=16, clip=0.1, lr=0.1, optimizer="adam", decay=True),
+    ("mnist", "scatter"): Recipe("linear-no-bias", lot=1200, epochs=16, clip=0.1, lr=0.1, optimizer="adam", decay=True),
     ("cifar10", "scatter"): Recipe("linear", lot=8000, epochs=40, clip=0.1, lr=0.2, optimizer="adam", decay=True),
     ("cifar10", "conv-cifar100"): Recipe(
         "cifar-fc", lot=2000, epochs=40, clip=1.0, lr=0.01, optimizer="adam", decay=True
     ),
     ("cifar10", "efficientnet-lite0"): Recipe(
-        "linear", lot=4000, epochs=20, clip=0.3, lr=0.5, optimizer="adam", decay=True
+        "linear-no-bias", lot=4000, epochs=24, clip=0.1, lr=0.15, optimizer="adam", decay=True
     ),
     ("covertype", NONE): Recipe("covertype-mlp", lot=5000, epochs=10, clip=1.0, lr=0.01, optimizer="adam", decay=True),
     ("adult", NONE): Recipe("linear", lot=1000, epochs=20, clip=0.5, lr=0.05, optimizer="adam", decay=True),
