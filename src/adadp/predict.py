@@ -16,6 +16,7 @@ from adadp import zoo
 from adadp.config import TrainConfig
 from adadp.errors import InputError, RunError
 from adadp.features import Shape, parse_features, whole_module
+from adadp.inputs import load_inputs
 from adadp.owndata import Encoder, encoder_from_json, is_own
 from adadp.runs import RunFolder
 from adadp.zoo.models import build_model
@@ -111,19 +112,15 @@ def evaluation(trained: TrainedModel, source: str | os.PathLike[str] | None = No
 
 
 def _labelled(trained: TrainedModel, source: str | os.PathLike[str] | None) -> tuple[Tensor, Tensor]:
-    if trained.encoder is None:
-        if source is not None:
-            raise InputError(
-                f"{trained.config.data} has test data of its own.",
-                why="What other records of it are called is not known.",
-                fix="Leave data out, or call adadp predict on your records.",
-            )
-        test = zoo.load(trained.config.data).test
-    else:
-        named = source if source is not None else trained.config.test_data
-        test = None
-        if named is not None:
-            return trained.encoder.read_labelled(str(named).partition(":")[2] if source is None else named)
+    if source is not None and trained.encoder is None:
+        raise InputError(
+            f"{trained.config.data} has test data of its own.",
+            why="What other records of it are called is not known.",
+            fix="Leave data out, or call adadp predict on your records.",
+        )
+    if source is not None and trained.encoder is not None:
+        return trained.encoder.read_labelled(source)
+    test = load_inputs(trained.config, own=trained.encoder is not None).test
     if test is None:
         raise InputError("The run has no test data.", fix="Name labelled records with --data.")
     return test

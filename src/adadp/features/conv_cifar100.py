@@ -50,14 +50,16 @@ class ConvCifar100(FixedStage):
     """The frozen layers; features of l2 norm ``norm``, or as they are if it is 0."""
 
     name = "conv-cifar100"
-    norm: float = 1.0
+    version = 2
+    norm: float = 30.0
+    """Near the root of the 2304 features: a network that starts as usual then starts with activations of size 1."""
 
     def __post_init__(self) -> None:
         norm = checks.non_negative("norm", self.norm, why="0 leaves the features as they are.")
         object.__setattr__(self, "norm", norm)
 
     def __str__(self) -> str:
-        return self.name if self.norm == 1 else f"{self.name}:norm={self.norm:.17g}"
+        return self.name if self.norm == type(self).norm else f"{self.name}:norm={self.norm:.17g}"
 
     @property
     def public(self) -> tuple[str, ...]:

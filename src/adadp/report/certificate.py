@@ -142,6 +142,7 @@ def plain_words(certificate: Mapping[str, Any]) -> str:
         lines += [f"Released privately and charged: {each}." for each in features["released"]]
         lines += [f"Public: {each}" for each in features["public"]]
     lines += [f"Disclosed: {each}" for each in certificate["disclosed"]]
+    lines += [f"Note: {each}" for each in certificate["notes"]]
     lines += [f"Not charged: {each}" for each in certificate["not_charged"]]
     return "\n".join(lines)
 
