@@ -51,9 +51,11 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("mnist", NONE): Recipe("mlp:1000", lot=2400, epochs=40, clip=1.0, lr=4.0),
     ("mnist", "pca"): Recipe("mnist-mlp", lot=1200, epochs=16, clip=1.0, lr=0.01, optimizer="adam", decay=True),
     ("mnist", "scatter"): Recipe("linear-no-bias", lot=1200, epochs=16, clip=0.1, lr=0.1, optimizer="adam", decay=True),
-    ("cifar10", "scatter"): Recipe("linear", lot=8000, epochs=40, clip=0.1, lr=0.2, optimizer="adam", decay=True),
+    ("cifar10", "scatter"): Recipe(
+        "linear-no-bias", lot=4000, epochs=48, clip=0.1, lr=0.1, optimizer="adam", decay=True
+    ),
     ("cifar10", "conv-cifar100"): Recipe(
-        "cifar-fc", lot=2000, epochs=40, clip=1.0, lr=0.01, optimizer="adam", decay=True
+        "cifar-fc", lot=2000, epochs=30, clip=1.0, lr=0.003, optimizer="adam", decay=True
     ),
     ("cifar10", "efficientnet-lite0"): Recipe(
         "linear-no-bias", lot=4000, epochs=24, clip=0.1, lr=0.15, optimizer="adam", decay=True
