@@ -1,11 +1,12 @@
 """Accuracy at equal budget: every file in experiments/, at each of its epsilons, over seeds, each run verified.
 
-`make results` runs it. It writes benchmarks/results/accuracy.json and the table in docs/results.md, and prints that of the
-README. A file is a configuration of `adadp train` plus
+`make results` runs it. It writes benchmarks/results/accuracy.json and the table in docs/results.md, and prints that of
+the README. A file is a configuration of `adadp train` plus
 
     epsilons    the budgets it is run at
-    published   an accuracy in percent to compare with for each epsilon, 0 where there is none, and ``source``, whose it is
+    published   an accuracy in percent to compare with for each epsilon, 0 where there is none; ``source``: whose it is
     readme      true: its rows are in the table of the README
+    at          settings of their own for some of the epsilons
 
 Nothing here is tuned on test data: the files say in a comment how their numbers were chosen. What has been measured
 stays unless its file is named; ``--missing`` runs what has not been.
@@ -16,18 +17,23 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import tomllib
 import torch
 
 from adadp import launch
 from adadp.config import TrainConfig
 from adadp.runs import RunFolder
 from adadp.train.verify import verify_run
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "accuracy.json"

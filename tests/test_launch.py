@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 
-from adadp import launch, zoo
+from adadp import zoo
 from adadp.accounting import accountant
 from adadp.config import TrainConfig
 from adadp.errors import AdaDPError, InputError, Interrupted
@@ -75,7 +75,7 @@ def test_pca_without_noise_gets_one_from_epsilon_that_alone_costs_its_share():
     whole = resolved(TrainConfig("mnist", epsilon=2.0, features="pca:dim=20"))
     stage = parse_features(whole.features)[0]
     alone = accountant("pld").epsilon(GaussianRelease(stage.noise_multiplier, Neighbours.ADD_REMOVE), 1e-5).epsilon
-    assert 0.98 * launch.RELEASE_SHARE * 2 < alone <= launch.RELEASE_SHARE * 2
+    assert 0.98 * stage.budget_share * 2 < alone <= stage.budget_share * 2
     with pytest.raises(InputError, match="noise of pca"):
         resolved(TrainConfig("mnist", sigma=2.0, features="pca:dim=20"))
 

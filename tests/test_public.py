@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -53,14 +54,37 @@ def test_readme_examples_are_short() -> None:
 def test_readme_results_are_the_measured_ones() -> None:
     """The table is what `make results` printed; the file it wrote is committed beside it."""
     measured = json.loads((README.parent / "benchmarks" / "results" / "accuracy.json").read_text(encoding="utf-8"))
-    rows = re.findall(
-        r"^\| (\w+) \| (\S+) \| \S+ \| \S+ \| ([\d.]+) ± ([\d.]+) % \|$", README.read_text(), re.MULTILINE
-    )
-    assert len(rows) == len(measured)
-    for (data, model, mean, spread), result in zip(rows, measured.values(), strict=True):
-        assert (data, model) == (result["data"], result["model"])
-        assert (float(mean), float(spread)) == (round(100 * result["mean"], 2), round(100 * result["spread"], 2))
-        assert all(run["verified"] and run["epsilon"] <= result["epsilon"] for run in result["runs"])
+    tables = accuracy_module()
+    for run in (run for result in measured.values() for run in result["runs"]):
+        assert run["verified"]
+    assert all(run["epsilon"] <= result["epsilon"] for result in measured.values() for run in result["runs"])
+    assert tables.table(measured, readme=True) in README.read_text(encoding="utf-8")
+    assert tables.table(measured) in (README.parent / "docs" / "results.md").read_text(encoding="utf-8")
+    for result in measured.values():
+        means = [run["test_accuracy"] for run in result["runs"]]
+        assert len(means) == 3
+        assert result["mean"] == pytest.approx(sum(means) / 3)
+
+
+def test_every_measured_result_has_its_experiment() -> None:
+    measured = json.loads((README.parent / "benchmarks" / "results" / "accuracy.json").read_text(encoding="utf-8"))
+    known = {
+        name: config
+        for path in (README.parent / "experiments").glob("*.toml")
+        for name, config, _ in accuracy_module().budgets(path)
+    }
+    assert set(measured) <= set(known)
+    for name, result in measured.items():
+        assert (result["data"], result["epsilon"]) == (known[name].data, known[name].epsilon)
+
+
+def accuracy_module():
+    """benchmarks/accuracy.py, which makes the tables."""
+    path = README.parent / "benchmarks" / "accuracy.py"
+    spec = importlib.util.spec_from_file_location("accuracy_benchmark", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_the_table_of_accountants_is_what_the_command_prints() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,9 +13,18 @@ from adadp.accounting import accountant, smallest_noise
 from adadp.config import TrainConfig, require_delta
 from adadp.errors import InputError
 from adadp.events import GaussianRelease
-from adadp.features import FixedStage, Progress, Stage, extract, features_text, fixed_first, parse_features
+from adadp.features import (
+    FixedStage,
+    Progress,
+    ReleasedStage,
+    Stage,
+    extract,
+    features_text,
+    fixed_first,
+    parse_features,
+    released_stages,
+)
 from adadp.features.bounds import Bounds
-from adadp.features.pca import Pca
 from adadp.inputs import Inputs, load_inputs
 from adadp.owndata import is_own, private_positions
 from adadp.recipes import DEFAULT_FEATURES, DELTAS, OWN, recipe_for
@@ -27,10 +35,6 @@ from adadp.zoo import find
 from adadp.zoo.models import build_model
 
 METHODS = ("dpsgd",)
-
-RELEASE_SHARE = 0.3
-"""A released stage without a noise of its own gets the noise at which it alone would cost this share of epsilon.
-Because privacy losses add up like variances, it then takes about a tenth of the budget."""
 
 
 def resolved(config: TrainConfig) -> TrainConfig:
@@ -106,25 +110,31 @@ def _with_recipe(config: TrainConfig, data: str) -> TrainConfig:
 
 def _with_release_noise(config: TrainConfig, stages: tuple[Stage, ...]) -> TrainConfig:
     """``config`` with ``stages`` as its features, and a noise for every released one that has none."""
-    lacking = [stage for stage in stages if isinstance(stage, (Bounds, Pca)) and stage.sigma is None]
+    lacking = [stage for stage in released_stages(stages) if stage.sigma is None]
     if not lacking:
         return config.replace(features=features_text(stages)) if stages or config.features else config
     if config.epsilon is None or config.delta is None:
         raise InputError(
             f"The noise of {lacking[0].name} is not given.",
             why="Without a target epsilon nothing says how much of it is affordable.",
-            fix=f"Write it like {replace(lacking[0], sigma=16.0)}, or pass epsilon.",
+            fix=f"Give it sigma, as in {lacking[0].name}:sigma=16, or pass epsilon.",
         )
+    noisy = tuple(stage.with_noise(_noise_for(stage, config)) if stage in lacking else stage for stage in stages)
+    return config.replace(features=features_text(noisy))
+
+
+def _noise_for(stage: ReleasedStage, config: TrainConfig) -> float:
+    """The noise at which ``stage`` alone costs its share of epsilon: a short number, on the safe side."""
+    assert config.epsilon is not None
+    assert config.delta is not None
     relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
     found = smallest_noise(
         lambda sigma: GaussianRelease(sigma, relation),
-        epsilon=RELEASE_SHARE * config.epsilon,
+        epsilon=stage.budget_share * config.epsilon,
         delta=config.delta,
         accountant=accountant(config.accountant),
     )
-    noise = float(f"{found.value * 1.0005:.4g}")  # a short number, on the safe side
-    chosen = tuple(replace(stage, sigma=noise) if stage in lacking else stage for stage in stages)
-    return config.replace(features=features_text(chosen))
+    return float(f"{found.value * 1.0005:.4g}")
 
 
 def start(

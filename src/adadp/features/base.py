@@ -16,6 +16,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from adadp.errors import InputError
+
 Shape = tuple[int, ...]
 
 
@@ -51,10 +53,25 @@ class FixedStage(Stage):
 class ReleasedStage(Stage):
     """A stage whose tensors are one Gaussian release of the training records."""
 
-    @property
+    budget_share: ClassVar[float]
+    """Without a noise of its own it gets the one at which it alone would cost this share of epsilon. Because privacy
+    losses add up like variances, .3 then takes about a tenth of the budget, and .1 about a hundredth."""
+    sigma: float | None
+
     @abstractmethod
+    def with_noise(self, sigma: float) -> ReleasedStage:
+        """The same stage with this noise multiplier."""
+
+    @property
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise over ``l2_bound``."""
+        if self.sigma is None:
+            raise InputError(
+                f"The noise of {self.name} is not given.",
+                why="Without a target epsilon nothing says how much of it is affordable.",
+                fix=f"Give it sigma, as in {self.name}:sigma=16, or pass epsilon.",
+            )
+        return self.sigma
 
     @property
     @abstractmethod

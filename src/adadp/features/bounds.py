@@ -8,7 +8,7 @@ value is clipped to it, mapped to [-1, 1] and put among the features, where a ze
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -29,6 +29,7 @@ class Bounds(ReleasedStage):
     """None: not chosen yet. A run chooses it from its target epsilon."""
 
     name: ClassVar[str] = "bounds"
+    budget_share: ClassVar[float] = 0.1
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -43,15 +44,8 @@ class Bounds(ReleasedStage):
         columns = ";".join(map(str, self.columns))
         return f"bounds:columns={columns}" + ("" if self.sigma is None else f",sigma={self.sigma!r}")
 
-    @property
-    def noise_multiplier(self) -> float:
-        if self.sigma is None:
-            raise InputError(
-                "The noise of bounds is not given.",
-                why="Without a target epsilon nothing says how much of it is affordable.",
-                fix="Declare the bounds in the schema, or pass epsilon.",
-            )
-        return self.sigma
+    def with_noise(self, sigma: float) -> Bounds:
+        return replace(self, sigma=sigma)
 
     @property
     def l2_bound(self) -> float:

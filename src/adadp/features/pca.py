@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -54,6 +54,7 @@ class Pca(ReleasedStage):
     """l2 norm of the features of every record; None: sqrt(dim), so that a feature is about 1 in size."""
 
     name: ClassVar[str] = "pca"
+    budget_share: ClassVar[float] = 0.3
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.count("dim", self.dim, why="It is the number of components."))
@@ -68,15 +69,8 @@ class Pca(ReleasedStage):
         options = [f"{name}={value!r}" for name, value in given.items() if value is not None]
         return ",".join([f"pca:dim={self.dim}", *options])
 
-    @property
-    def noise_multiplier(self) -> float:
-        if self.sigma is None:
-            raise InputError(
-                "The noise of pca is not given.",
-                why="Without a target epsilon nothing says how much of it is affordable.",
-                fix="Write it like pca:dim=60,sigma=16, or pass epsilon.",
-            )
-        return self.sigma
+    def with_noise(self, sigma: float) -> Pca:
+        return replace(self, sigma=sigma)
 
     @property
     def l2_bound(self) -> float:
@@ -100,7 +94,7 @@ class Pca(ReleasedStage):
         values = math.prod(records.shape[1:])
         total = torch.zeros(values, values, dtype=torch.float64)
         for chunk in torch.split(records, _AT_ONCE):
-            rows = _unit(chunk.reshape(len(chunk), values).double())
+            rows = unit_rows(chunk.reshape(len(chunk), values).double())
             total += rows.T @ rows
         upper = torch.triu_indices(values, values)
         return {"covariance": total[upper[0], upper[1]] * _isometry(upper)}
@@ -138,11 +132,11 @@ class Projection(nn.Module):
 
     def forward(self, records: Tensor) -> Tensor:
         # In double precision, so that the place of a record in a batch does not show in single precision.
-        rows = _unit(records.flatten(1).double())
-        return (_unit(rows @ self.components.double()) * self.norm).float()
+        rows = unit_rows(records.flatten(1).double())
+        return (unit_rows(rows @ self.components.double()) * self.norm).float()
 
 
-def _unit(rows: Tensor) -> Tensor:
+def unit_rows(rows: Tensor) -> Tensor:
     """``rows`` scaled to norm 1; zero where the norm is zero or not finite."""
     norms = rows.norm(dim=1, keepdim=True)
     usable = norms.isfinite() & (norms > 0)

@@ -11,6 +11,7 @@ from adadp.features.conv_cifar100 import ConvCifar100
 from adadp.features.efficientnet import EfficientNetLite0
 from adadp.features.pca import Pca
 from adadp.features.scattering import Scattering
+from adadp.features.standardise import Standardise
 
 NONE = "none"
 
@@ -38,6 +39,7 @@ STAGES: dict[str, tuple[Callable[..., Stage], Mapping[str, _Reader]]] = {
     ConvCifar100.name: (ConvCifar100, {"norm": float}),
     EfficientNetLite0.name: (EfficientNetLite0, {"size": int}),
     Pca.name: (Pca, {"dim": int, "sigma": float, "whiten": _flag, "norm": float}),
+    Standardise.name: (Standardise, {"sigma": float, "norm": float}),
 }
 """Name of a stage -> how it is made, and how each of its options is read."""
 
