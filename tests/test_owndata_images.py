@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from adadp.errors import InputError
-from adadp.owndata import encoder_from_json, load_own, own_features
+from adadp.owndata import encoder_from_json, load_own
 
 
 def save(path, *, size=(4, 3), mode="RGB", value=51):
@@ -181,10 +181,8 @@ def test_prediction_from_a_plain_folder(pets, tmp_path):
     assert encoder == load_own(f"images:{pets}").encoder
     assert encoder.shape == (3, 4, 3)
     save(tmp_path / "new" / "1.png", value=255)
-    assert own_features(f"images:{tmp_path / 'new'}", encoder=encoder).tolist() == torch.ones(1, 3, 4, 3).tolist()
+    assert encoder.read(tmp_path / "new").tolist() == torch.ones(1, 3, 4, 3).tolist()
     assert torch.equal(encoder.read(pets), load_own(f"images:{pets}").train[0])
-    assert encoder.has_labels(pets)
-    assert not encoder.has_labels(tmp_path / "new")
     with pytest.raises(InputError, match="no images"):
         encoder.read_labelled(tmp_path / "new")
     save(tmp_path / "new" / "2.png", size=(4, 4))

@@ -6,7 +6,6 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from adadp import zoo
@@ -61,21 +60,11 @@ def load_inputs(config: TrainConfig, *, own: bool) -> Inputs:
 
 
 def _own(data: OwnData) -> Inputs:
-    train, test = data.train, data.test
-    if data.pending is not None:
-        train = (with_raw(train[0], data.pending.values), train[1])
-        if test is not None and data.pending.test_values is not None:
-            test = (with_raw(test[0], data.pending.test_values), test[1])
     return Inputs(
-        train=train,
-        test=test,
+        train=data.train,
+        test=data.test,
         class_names=data.class_names,
         record=data.record,
         notes=(*data.disclosed, *data.public),
         encoder=data.encoder.as_json(),
     )
-
-
-def with_raw(features: Tensor, raw: Tensor) -> Tensor:
-    """Features with the raw values at the end whose bounds are to be released."""
-    return torch.cat([features.double(), raw.double()], dim=1)

@@ -1,15 +1,15 @@
 """The user's own data: tables, arrays and folders of images, read by public declarations alone.
 
-``load_own`` reads data to train on, ``draft_schema`` starts a schema, ``own_features`` reads data to predict from with
-the ``Encoder`` a run has saved. ``BoundsQuery`` is what to release for columns whose range is not publicly known.
-docs/own-data.md has an example.
+``load_own`` reads data to train on, ``draft_schema`` starts a schema, the ``Encoder`` a run has saved reads data to
+predict from. ``BoundsQuery`` is what to release for columns whose range is not publicly known. docs/own-data.md has an
+example.
 """
 
 from adadp.owndata.base import Encoder
 from adadp.owndata.bounds import BoundsQuery
 from adadp.owndata.draft import draft_schema
-from adadp.owndata.loading import KINDS, encoder_from_json, is_own, load_own, own_features, private_positions
-from adadp.owndata.own import OwnData, PendingBounds
+from adadp.owndata.loading import KINDS, encoder_from_json, is_own, load_own, private_positions
+from adadp.owndata.own import OwnData
 from adadp.owndata.schema import Schema, load_schema
 
 __all__ = [
@@ -17,13 +17,11 @@ __all__ = [
     "BoundsQuery",
     "Encoder",
     "OwnData",
-    "PendingBounds",
     "Schema",
     "draft_schema",
     "encoder_from_json",
     "is_own",
     "load_own",
     "load_schema",
-    "own_features",
     "private_positions",
 ]

@@ -61,9 +61,6 @@ class ArrayEncoder(Encoder):
     def read_labelled(self, path: Path) -> tuple[Tensor, Tensor]:
         return self.labelled(path, read_arrays(path, ("x", "y")))
 
-    def has_labels(self, path: Path) -> bool:
-        return "y" in array_names(path)
-
     def labelled(self, path: Path, arrays: Arrays, suffix: str = "") -> tuple[Tensor, Tensor]:
         """Features and labels of the arrays ``x`` and ``y``, or with a ``suffix`` to their names."""
         features = self.features(path, arrays, suffix)

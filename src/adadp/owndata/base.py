@@ -34,9 +34,5 @@ class Encoder(ABC):
         """The features and the labels (int64) of ``path``."""
 
     @abstractmethod
-    def has_labels(self, path: Path) -> bool:
-        """Whether ``path`` has labels: the target column, the array y, a folder per class."""
-
-    @abstractmethod
     def as_json(self) -> dict[str, Any]:
         """The encoder as JSON, which ``encoder_from_json`` reads back as an equal one."""

@@ -72,9 +72,6 @@ class ImageEncoder(Encoder):
         files = self._labelled_files(folder)
         return self._pixels(folder, [file for file, _ in files]), torch.tensor([label for _, label in files])
 
-    def has_labels(self, path: Path) -> bool:
-        return bool(_folders(_existing(path)))
-
     def as_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,

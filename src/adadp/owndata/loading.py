@@ -3,7 +3,7 @@
 What is promised
     * Nothing that shapes features or model is inferred from a private value: types, ranges, vocabularies and classes
       are declared. What is taken from the data all the same (the size of images, the names of class folders) is listed
-      in ``disclosed``; bounds that are to be released wait in ``pending`` until they were charged.
+      in ``disclosed``; columns whose bounds are to be released stay raw until that was charged.
     * A bad cell is an error with file, row and column. It goes to the owner of the file, before any release.
 
 What is not promised
@@ -29,14 +29,12 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from torch import Tensor
-
 from adadp.errors import InputError
 from adadp.owndata import tabular
 from adadp.owndata.arrays import ArrayEncoder, check_features, declared_classes, read_arrays
 from adadp.owndata.base import Encoder, Path
 from adadp.owndata.images import ImageEncoder, image_encoder, split_folder
-from adadp.owndata.own import OwnData, PendingBounds, public_columns
+from adadp.owndata.own import OwnData, public_columns
 from adadp.owndata.schema import Schema, load_schema, parse_schema
 from adadp.owndata.tabular import TableEncoder
 
@@ -67,21 +65,13 @@ def private_positions(schema: Path) -> tuple[int, ...]:
     return tabular.private_positions(load_schema(schema).columns)
 
 
-def own_features(data: str, *, encoder: Encoder) -> Tensor:
-    """The features of ``data``, ``KIND:PATH``, to predict from with a model that was trained with ``encoder``."""
-    kind, path = _split(data)
-    _same_kind(data, kind, encoder.kind)
-    return encoder.read(path)
-
-
 def encoder_from_json(values: Mapping[str, Any]) -> Encoder:
     """The encoder that ``Encoder.as_json`` wrote."""
     try:
         classes = tuple(values["classes"])
         if values["kind"] == "table":
             columns = parse_schema({"columns": dict(values["columns"])}).columns
-            bounds = tuple((float(low), float(high)) for low, high in values["bounds"])
-            return TableEncoder(columns, values["target"], classes, values["delimiter"], bounds)
+            return TableEncoder(columns, values["target"], classes, values["delimiter"])
         if values["kind"] == "npz":
             return ArrayEncoder(tuple(values["shape"]), values["pixels"], classes)
         if values["kind"] == "images":
@@ -96,21 +86,14 @@ def _load_table(path: FilePath, test_path: FilePath | None, schema: Schema) -> O
     assert schema.target is not None
     assert schema.classes is not None
     encoder = TableEncoder(schema.columns, schema.target, schema.classes, schema.delimiter)
-    train = encoder.encode(path, labelled=True)
-    test = encoder.encode(test_path, labelled=True) if test_path is not None else None
-    assert train.labels is not None
-    pending = None
-    if encoder.pending:
-        pending = PendingBounds(encoder.private_columns, train.raw, test.raw if test is not None else None)
     return OwnData(
-        train=(train.features, train.labels),
-        test=(test.features, test.labels) if test is not None and test.labels is not None else None,
+        train=encoder.read_labelled(path),
+        test=encoder.read_labelled(test_path) if test_path is not None else None,
         class_names=encoder.class_names,
         record=f"one row of {path.name}",
         disclosed=(),
         public=(f"The classes are declared: {', '.join(encoder.class_names)}.", *public_columns(encoder)),
         encoder=encoder,
-        pending=pending,
     )
 
 

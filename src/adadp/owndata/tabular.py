@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar, TypeAlias, final
 
@@ -32,35 +32,20 @@ Columns: TypeAlias = tuple[tuple[str, Column], ...]
 """Names and declarations, in the order of the features."""
 
 
-@dataclass(frozen=True, eq=False)
-class EncodedTable:
-    """A table in memory: ``raw`` are the numbers (records, columns) whose bounds are not known yet, NaN if missing."""
-
-    features: Tensor
-    labels: Tensor | None
-    raw: Tensor
-
-    @property
-    def records(self) -> Tensor:
-        """The features, followed by the raw numbers if there are any."""
-        return torch.cat([self.features.double(), self.raw], dim=1) if self.raw.shape[1] else self.features
-
-
 @final
 @dataclass(frozen=True)
 class TableEncoder(Encoder):
-    """Declared columns to features. ``bounds``: the ranges that were released for the columns that ask for them.
+    """Declared columns to features.
 
-    Before they are, ``read`` puts the raw values of those columns (float64, NaN where one is missing) behind the
-    features, which have zeros in their places: ``private_positions`` says where. A stage that learns the bounds, or
-    ``completed``, makes features of them.
+    Columns whose bounds are to be released have zeros for features (``private_positions`` says where), and their raw
+    values (float64, NaN where one is missing) come behind the features: the stage ``bounds`` of a run, which learns the
+    bounds, puts them in their places.
     """
 
     columns: Columns
     target: str
     class_names: tuple[str, ...]
     delimiter: str | None = None
-    bounds: tuple[tuple[float, float], ...] = ()
     kind: ClassVar[str] = "table"
 
     def __post_init__(self) -> None:
@@ -74,12 +59,6 @@ class TableEncoder(Encoder):
             raise InputError(
                 "The schema declares no column that is used.", fix="Write [columns.NAME] with a kind for each column."
             )
-        if self.bounds and len(self.bounds) != len(self.private_columns):
-            raise InputError(
-                f"{len(self.bounds)} bounds for {len(self.private_columns)} columns.",
-                why="Each column with private bounds has one.",
-                fix="Pass what BoundsQuery.bounds returns.",
-            )
 
     @property
     def private_columns(self) -> tuple[str, ...]:
@@ -87,41 +66,20 @@ class TableEncoder(Encoder):
         return tuple(name for name, column in self.columns if isinstance(column, Number) and column.private)
 
     @property
-    def pending(self) -> bool:
-        """Whether the bounds of some column are still to be released."""
-        return len(self.bounds) < len(self.private_columns)
-
-    def bounded(self) -> Columns:
-        """The columns that are used, with the released bounds put in."""
-        released = dict(zip(self.private_columns, self.bounds, strict=True)) if self.bounds else {}
-        return tuple(
-            (name, replace(column, low=released[name][0], high=released[name][1]))
-            if name in released and isinstance(column, Number)
-            else (name, column)
-            for name, column in self.columns
-            if not isinstance(column, Ignored)
-        )
-
-    @property
     def shape(self) -> tuple[int, ...]:
-        width = sum(column.width for _, column in self.columns)
-        return (width + len(self.private_columns) if self.pending else width,)
+        return (sum(column.width for _, column in self.columns) + len(self.private_columns),)
 
     def read(self, path: Path) -> Tensor:
-        return self.encode(path, labelled=False).records
+        return self._encoded(path, labelled=False)[0]
 
     def read_labelled(self, path: Path) -> tuple[Tensor, Tensor]:
-        encoded = self.encode(path, labelled=True)
-        assert encoded.labels is not None
-        return encoded.records, encoded.labels
+        records, labels = self._encoded(path, labelled=True)
+        assert labels is not None
+        return records, labels
 
-    def has_labels(self, path: Path) -> bool:
-        return self.target in open_table(path, self.delimiter).header
-
-    def encode(self, path: Path, *, labelled: bool) -> EncodedTable:
-        """The table in ``path``; columns whose bounds are still to be released have zeros for features."""
+    def _encoded(self, path: Path, *, labelled: bool) -> tuple[Tensor, Tensor | None]:
         table = open_table(path, self.delimiter)
-        columns = self.bounded()
+        columns = tuple((name, column) for name, column in self.columns if not isinstance(column, Ignored))
         _check_columns(table, self.columns, self.target, labelled=labelled)
         names = [name for name, _ in columns] + ([self.target] if labelled else [])
         features, labels, raw = [], [], []
@@ -136,29 +94,10 @@ class TableEncoder(Encoder):
             rows += len(part)
         if not rows:
             raise InputError(f"The table {table.path} has no rows.", fix="Give a file with a header and rows.")
-        return EncodedTable(
-            torch.from_numpy(np.concatenate(features)),
-            torch.from_numpy(np.concatenate(labels)) if labelled else None,
-            torch.from_numpy(np.concatenate(raw)),
-        )
-
-    def completed(self, features: Tensor, raw: Tensor) -> Tensor:
-        """A copy of ``features`` that ``encode`` made before the bounds were known, with those of ``raw`` put in."""
-        if self.pending:
-            raise InputError(
-                f"The bounds of {', '.join(self.private_columns)} were not released yet.",
-                why="Without them the columns have no features.",
-                fix="Pass what BoundsQuery.bounds returns.",
-            )
-        whole = features.numpy().copy()
-        columns = dict(self.bounded())
-        for name, start, numbers in zip(
-            self.private_columns, private_positions(self.columns), raw.numpy().T, strict=True
-        ):
-            column = columns[name]
-            assert isinstance(column, Number)
-            column.place(numbers, whole[:, start : start + column.width])
-        return torch.from_numpy(whole)
+        records = torch.from_numpy(np.concatenate(features))
+        if self.private_columns:
+            records = torch.cat([records.double(), torch.from_numpy(np.concatenate(raw))], dim=1)
+        return records, torch.from_numpy(np.concatenate(labels)) if labelled else None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -167,7 +106,6 @@ class TableEncoder(Encoder):
             "target": self.target,
             "classes": list(self.class_names),
             "delimiter": self.delimiter,
-            "bounds": [list(each) for each in self.bounds],
         }
 
 
