@@ -40,7 +40,7 @@ def test_images_become_features_and_labels(pets):
     assert (features.dtype, features.shape, labels.dtype) == (torch.float32, (3, 3, 4, 3), torch.int64)
     assert [image.unique().tolist() for image in features] == [pytest.approx([x]) for x in (0.2, 0.4, 1.0)]
     assert labels.tolist() == [0, 0, 1]
-    assert (data.class_names, data.test, data.pending) == (("cat", "dog"), None, None)
+    assert (data.class_names, data.test) == (("cat", "dog"), None)
     assert data.record == "one image of pets"
     assert [sentence.split(".")[0] for sentence in data.disclosed] == [
         "The classes are cat, dog",
