@@ -20,6 +20,7 @@ from adadp.config import TrainConfig
 from adadp.errors import InputError, RunError
 from adadp.predict import evaluation, load_model
 from adadp.runs import RunFolder
+from adadp.step import PrivateGradients
 from adadp.train import fit, verify_run
 
 MARKS = ("clump", "size", "shape", "adhesion", "single", "nuclei", "chromatin", "nucleoli", "mitoses")
@@ -98,6 +99,33 @@ class TestATableOfOnesOwn:
         assert len(charged) == 1 + private
         if private:
             assert certificate["features"]["released"][0].startswith("bounds:columns=1;8,sigma=")
+
+    def test_another_encoder_than_certified_does_not_verify(self, trained, tmp_path):
+        shutil.copytree(trained, tmp_path / "copy")
+        content = json.loads((tmp_path / "copy" / "encoder.json").read_text())
+        content["classes"].reverse()
+        (tmp_path / "copy" / "encoder.json").write_text(json.dumps(content))
+        wrong = [check.name for check in verify_run(RunFolder.open(tmp_path / "copy")) if not check.passed]
+        assert wrong == ["statements"]
+
+    def test_a_schema_that_changed_stops_a_resume(self, tables, tmp_path, monkeypatch):
+        write_schema(tmp_path / "schema.toml")
+
+        def stop(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        words = flags(tables, tmp_path / "run", "schema.toml")
+        words[words.index("--schema") + 1] = tmp_path / "schema.toml"
+        with monkeypatch.context() as patch:
+            patch.setattr(PrivateGradients, "release", stop)
+            run("train", *words, code=130)
+        write_schema(tmp_path / "schema.toml", private=("size",))
+        assert "schema" in CliRunner().invoke(main, ["train", "--resume", str(tmp_path / "run")]).stderr
+        (tmp_path / "schema.toml").write_text((tables / "schema.toml").read_text().replace("high = 10", "high = 11"))
+        result = CliRunner().invoke(main, ["train", "--resume", str(tmp_path / "run")])
+        assert "has changed since it began" in result.stderr
+        write_schema(tmp_path / "schema.toml")
+        run("train", "--resume", tmp_path / "run")
 
     def test_predict_gives_what_evaluate_counts(self, trained, tables):
         found = json.loads(run("evaluate", trained, "--json"))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from adadp import __version__
 from adadp.accounting import ACCOUNTANTS, Answer, Status, accountant
-from adadp.config import TrainConfig
+from adadp.config import TrainConfig, json_digest
 from adadp.errors import AccountingError
 from adadp.events import Event, Neighbours, describe, to_json
 from adadp.features import parse_features, statement
@@ -45,11 +45,12 @@ def make_certificate(
     record_unit: str | None = None,
     notes: Iterable[str] = (),
     learned: Mapping[str, Tensor] | None = None,
+    encoder: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The certificate of a run that ended with ``ledger`` and ``model``, as JSON.
 
     ``steps_done`` steps are in the model; ``steps_lost`` were charged and are not, because the process was killed.
-    ``learned`` is what the feature stages of the run have released.
+    ``learned`` is what the feature stages of the run have released; ``encoder`` how files became records.
     """
     assert plan.neighbours is not None
     event = ledger.event()
@@ -93,6 +94,8 @@ def make_certificate(
     features = statement(parse_features(config.features), tensors_digest(learned) if learned else None)
     if features is not None:
         certificate["features"] = features
+    if encoder is not None:
+        certificate["encoder_digest"] = json_digest(dict(encoder))
     if not private:
         return certificate | {"reason": "The run added no noise: nothing is protected."}
     assert delta is not None

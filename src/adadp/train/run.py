@@ -169,7 +169,11 @@ class Run:
             )
 
     def finish(
-        self, record_unit: str | None, notes: Iterable[str] = (), learned: Mapping[str, Tensor] | None = None
+        self,
+        record_unit: str | None,
+        notes: Iterable[str] = (),
+        learned: Mapping[str, Tensor] | None = None,
+        encoder: Mapping[str, Any] | None = None,
     ) -> TrainResult:
         """Measure, certify and save. A kill on the way leaves a checkpoint from which all of it is done again."""
         seconds = self.elapsed
@@ -186,6 +190,7 @@ class Run:
             record_unit=record_unit,
             notes=[*self.private.notes, *notes],
             learned=learned,
+            encoder=encoder,
         )
         folder = self.folder
         if folder is not None:

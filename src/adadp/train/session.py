@@ -57,6 +57,8 @@ def train(
     ``encoder`` says, as JSON, how files become records; it is kept with the run.
     """
     folder = _to_resume(out, config) if resume else None
+    if folder is not None:
+        _check_encoder(folder, encoder)
     device = _device(config.device)
     model = model.to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
@@ -91,12 +93,10 @@ def train(
         place.keep()
         if encoder is not None and place.folder is not None:
             place.folder.write_encoder(encoder)
-        if preparation is None:
-            run.loop()
-            return run.finish(record_unit, notes)
-        preparation.run(private, place.folder)
+        if preparation is not None:
+            preparation.run(private, place.folder)
         run.loop()
-        return run.finish(record_unit, notes, preparation.learned)
+        return run.finish(record_unit, notes, None if preparation is None else preparation.learned, encoder)
 
 
 def refuse_finished(folder: RunFolder) -> None:
@@ -209,6 +209,17 @@ def _to_resume(out: str | os.PathLike[str] | None, config: TrainConfig) -> RunFo
             fix="Call fit with the arguments the run was begun with.",
         )
     return folder
+
+
+def _check_encoder(folder: RunFolder, encoder: Mapping[str, Any] | None) -> None:
+    """The schema lies outside of the folder: it must still say what it said."""
+    known = folder.encoder()
+    if known is not None and encoder is not None and known != dict(encoder):
+        raise InputError(
+            f"The schema of the run in {folder.path} has changed since it began.",
+            why="The same rows would now be other records.",
+            fix="Put the schema back as it was.",
+        )
 
 
 def _device(name: str) -> torch.device:

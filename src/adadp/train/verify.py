@@ -180,6 +180,7 @@ class _Finished:
             record_unit=known["record"],
             notes=known["notes"],
             learned=self.folder.load_features(),
+            encoder=self.folder.encoder(),
         )
 
 
