@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from torch import nn
 from adadp import zoo
 from adadp.accounting import accountant
 from adadp.audit import neighbour_replay
-from adadp.errors import BudgetExceeded, InputError, RunError
+from adadp.errors import BudgetExceeded, InputError, Interrupted, RunError
 from adadp.events import GaussianRelease, Neighbours, compose, flatten
 from adadp.features import parse_features
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
@@ -89,14 +91,15 @@ class TestTheRun:
         release = GaussianMechanism.release
 
         def watching(self, total, **options):
-            seen.append((options["purpose"], dict(read_ledger(tmp_path / "run" / "ledger.jsonl").charges)))
+            noise = (options["purpose"], options["noise_multiplier"])
+            seen.append((noise, dict(read_ledger(tmp_path / "run" / "ledger.jsonl").charges)))
             return release(self, total, **options)
 
         monkeypatch.setattr(
             preparing.GaussianMechanism, "release", lambda *a, **o: watching(*a, **{"purpose": "noise", **o})
         )
         run(tmp_path / "run")
-        assert seen[0] == ("features/0", {CHARGE: 1})
+        assert seen[0] == (("features/0", CHARGE.noise_multiplier), {CHARGE: 1})
         assert sum(seen[1][1].values()) == 2
 
     def test_folder_certificate_and_verification(self, tmp_path):
@@ -114,6 +117,16 @@ class TestTheRun:
         learned = folder.load_features()
         folder.save_features({"0.components": learned["0.components"] + 1})
         assert failed(verify_run(folder)) == ["statements"]
+
+    def test_a_release_that_was_never_charged_does_not_verify(self, tmp_path, monkeypatch):
+        honest = preparing._released
+
+        def unpaid(stage, records, private, charge, _paid, number, mechanism):
+            return honest(stage, records, private, charge, True, number, mechanism)
+
+        monkeypatch.setattr(preparing, "_released", unpaid)
+        run(tmp_path / "run")
+        assert "charges" in failed(verify_run(RunFolder.open(tmp_path / "run")))
 
     def test_the_model_learns_through_them(self):
         assert run(None, sigma=1.0, steps=60, lr=1.0).test_accuracy > 0.9
@@ -176,24 +189,18 @@ class TestResume:
         assert read_ledger(out / "ledger.jsonl").charges[CHARGE] == 1
         assert failed(verify_run(RunFolder.open(out))) == []
 
-    def test_a_full_batch_step_that_looks_like_the_release_is_told_apart(self, tmp_path, monkeypatch):
-        """Reshuffled epochs of one batch are plain Gaussian releases, here with the very noise of the projection."""
-        same = {"sampling": "reshuffle", "neighbours": "zero-out", "lot_size": 560, "sigma": 5.0, "steps": 6}
-        whole = run(tmp_path / "whole", **same)
-        release = PrivateGradients.release
+    def test_a_secure_run_stopped_within_an_epoch_loses_nothing_because_of_them(self, tmp_path):
+        """A reshuffled epoch is charged once; the charge of the projection must not pass for one of an epoch."""
+        secure = {"seed": None, "sampling": "reshuffle"}
 
-        def fourth(self: PrivateGradients, **options: bool):
-            if self.step == 4:
-                raise KeyboardInterrupt
-            return release(self, **options)
+        def stop(status):
+            if status.step == 4:
+                os.kill(os.getpid(), signal.SIGINT)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(PrivateGradients, "release", fourth)
-            with pytest.raises(KeyboardInterrupt):
-                run(tmp_path / "run", **same)
-        again = run(tmp_path / "run", resume=True, **same)
-        assert again.certificate["model_digest"] == whole.certificate["model_digest"]
-        assert again.certificate["charged"] == whole.certificate["charged"]
+        with pytest.raises(Interrupted):
+            run(tmp_path / "run", watch=stop, **secure)
+        result = run(tmp_path / "run", resume=True, **secure)
+        assert (result.certificate["steps_done"], result.certificate["steps_lost"]) == (12, 0)
 
 
 def test_neighbouring_data_moves_the_release_by_its_bound_and_no_more(tmp_path):
@@ -214,6 +221,7 @@ def test_neighbouring_data_moves_the_release_by_its_bound_and_no_more(tmp_path):
     found = neighbour_replay(runner(*TRAIN, "all"), runner(TRAIN[0][:-1], TRAIN[1][:-1], "one-less"), 20)
     assert [each.purpose for each in found[:2]] == ["features/0", "noise"]
     assert 0.99 < found[0].share <= 1
+    assert found[0].noise_multiplier == CHARGE.noise_multiplier
     assert max(each.share for each in found) <= 1
 
 
