@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import sys
 import tempfile
@@ -140,7 +141,7 @@ def table(results: dict[str, dict[str, Any]], *, readme: bool = False) -> str:
     for result in sorted(rows, key=lambda each: (each["data"], each["experiment"], each["epsilon"])):
         accuracy = f"{100 * float(result['mean']):.2f} ± {100 * float(result['spread']):.2f} %"
         other = f"{result['published']:g} % ({result['source']})" if result["published"] else ""
-        features = str(result["features"] or "none").split(",sigma")[0]
+        features = re.sub(r",sigma=[\d.]+", "", str(result["features"] or "none"))
         cells = (result["data"], features, result["model"], f"{result['epsilon']:g}", f"{result['delta']:g}", accuracy)
         lines.append("| " + " | ".join([*map(str, cells), f"{result['seconds']:.0f}", other]) + " |")
     return "\n".join(lines)
