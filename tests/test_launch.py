@@ -43,6 +43,7 @@ def test_every_data_set_has_a_recipe_that_fits_it():
             recipe.optimizer,
         )
         assert whole.lot < entry.train_records
+        assert recipe_for(name, None).model == entry.default_model
         assert whole.delta == DELTAS[name] < 1 / entry.train_records
         assert whole.features == DEFAULT_FEATURES.get(name)
         assert resolved(whole) == whole

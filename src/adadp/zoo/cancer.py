@@ -44,7 +44,7 @@ CANCER = DataSet(
     classes=2,
     train_records=_TRAIN_RECORDS,
     test_records=123,
-    default_model="cancer",
+    default_model="cancer-mlp",
     files=(
         DataFile(
             _FILE,
