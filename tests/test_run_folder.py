@@ -315,8 +315,10 @@ import torch
 from adadp.runs import RunFolder
 torch.set_num_threads(1)
 moments = random.Random(7)
-first = 0
-for kill in range(12):
+first = within = 0
+for kill in range(120):
+    if kill >= 12 and within:
+        break
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -343,6 +345,7 @@ for kill in range(12):
     assert all((tensor == found.step).all() for tensor in found.tensors.values())
     assert found.step > first
     first = found.step
+    within += len(leftovers)
     print(len(leftovers))
 """
 
@@ -353,7 +356,7 @@ def test_a_kill_at_any_moment_leaves_the_last_checkpoint_or_the_one_before(run):
     )
     assert done.returncode == 0, done.stderr
     counts = [int(line) for line in done.stdout.split()]
-    assert len(counts) == 12
+    assert len(counts) >= 12
     assert sum(counts) > 0, "no kill fell into a write: the test tested nothing"
 
 

@@ -69,7 +69,7 @@ class Bounds(ReleasedStage):
 
     def learned(self, released: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:
         del shape
-        found = self._query.bounds(released["histograms"], self.noise_multiplier * self.l2_bound)
+        found = self._query.bounds(released["histograms"].cpu(), self.noise_multiplier * self.l2_bound)
         return {"ranges": torch.tensor(found, dtype=torch.float64)}
 
     def module(self, learned: Mapping[str, Tensor]) -> nn.Module:

@@ -92,18 +92,18 @@ class Pca(ReleasedStage):
 
     def query(self, records: Tensor) -> dict[str, Tensor]:
         values = math.prod(records.shape[1:])
-        total = torch.zeros(values, values, dtype=torch.float64)
+        total = torch.zeros(values, values, dtype=torch.float64, device=records.device)
         for chunk in torch.split(records, _AT_ONCE):
             rows = unit_rows(chunk.reshape(len(chunk), values).double())
             total += rows.T @ rows
-        upper = torch.triu_indices(values, values)
+        upper = torch.triu_indices(values, values, device=records.device)
         return {"covariance": total[upper[0], upper[1]] * _isometry(upper)}
 
     def learned(self, released: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:
         values = math.prod(shape)
         upper = torch.triu_indices(values, values)
         noisy = torch.zeros(values, values, dtype=torch.float64)
-        noisy[upper[0], upper[1]] = released["covariance"] / _isometry(upper)
+        noisy[upper[0], upper[1]] = released["covariance"].cpu() / _isometry(upper)
         eigenvalues, vectors = torch.linalg.eigh(noisy + noisy.triu(1).T)
         order = torch.arange(values - 1, values - 1 - self.dim, -1)
         # An eigenvector is known up to its sign: the largest entry is made positive, whichever way LAPACK found it.

@@ -76,7 +76,7 @@ class Standardise(ReleasedStage):
 
     def query(self, records: Tensor) -> dict[str, Tensor]:
         channels, values = records.shape[1], math.prod(records.shape[2:])
-        total = torch.zeros(2 * channels + 1, dtype=torch.float64)
+        total = torch.zeros(2 * channels + 1, dtype=torch.float64, device=records.device)
         for chunk in torch.split(records, _AT_ONCE):
             rows = unit_rows(chunk.reshape(len(chunk), -1).double()).reshape(len(chunk), channels, values)
             total[:channels] += rows.sum((0, 2)) / math.sqrt(values)  # sqrt(P) times the mean
@@ -85,7 +85,7 @@ class Standardise(ReleasedStage):
         return {"statistics": total}
 
     def learned(self, released: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:
-        statistics = released["statistics"]
+        statistics = released["statistics"].cpu()
         channels, values = shape[0], math.prod(shape[1:])
         noise = self.noise_multiplier * self.l2_bound
         count = float(statistics[-1])
