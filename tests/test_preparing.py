@@ -146,6 +146,57 @@ class TestTheRun:
             fit(network(), data, **SETTINGS)
 
 
+class TestFixedFeaturesFromPython:
+    def images(self, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Stripes across or along."""
+        labels = torch.arange(count) % 2
+        wave = torch.sin(torch.arange(8) * 2.0).expand(8, 8)
+        noise = 0.1 * torch.randn(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+        return torch.stack([wave if label else wave.T for label in labels])[:, None] + noise, labels
+
+    def test_they_come_before_the_model_and_are_on_the_certificate(self, tmp_path):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(81 * 4, 2))
+        result = fit(
+            model,
+            self.images(400, 0),
+            test=self.images(100, 1),
+            features="scatter",
+            epsilon=8.0,
+            delta=1e-4,
+            steps=30,
+            lot_size=40,
+            clip=0.5,
+            lr=2.0,
+            seed=0,
+            out=tmp_path / "run",
+        )
+        assert result.test_accuracy > 0.9
+        assert result.certificate["features"]["stages"] == ["scatter"]
+        assert result.certificate["features"]["released"] == []
+        assert failed(verify_run(RunFolder.open(tmp_path / "run"))) == []
+
+    def test_a_fixed_stage_may_come_before_a_released_one(self):
+        result = fit(
+            network(),
+            self.images(400, 0),
+            features="scatter+pca:dim=4,sigma=5",
+            sigma=3.0,
+            delta=1e-4,
+            steps=3,
+            lot_size=40,
+        )
+        assert result.certificate["features"]["released"] == ["pca:dim=4,sigma=5.0"]
+
+    def test_records_that_are_no_images_are_refused(self):
+        with pytest.raises(InputError, match="Scattering reads images"):
+            fit(network(), TRAIN, **{**SETTINGS, "features": "scatter"})
+
+    def test_data_that_is_no_tensors_is_refused(self):
+        data = torch.utils.data.Subset(torch.utils.data.TensorDataset(*TRAIN), range(100))
+        with pytest.raises(InputError, match="Features need the data as tensors"):
+            fit(network(), data, **{**SETTINGS, "features": "scatter"})
+
+
 class TestResume:
     """The process ends right after the charge, or right after the features were saved."""
 
