@@ -63,6 +63,14 @@ class TestTheQuery:
         strange = torch.cat([records, torch.full((1, 4), value)])
         assert torch.equal(stage.query(strange)["covariance"], stage.query(records)["covariance"])
 
+    def test_a_record_too_small_for_its_square_does_not_pass_the_bound(self) -> None:
+        """Near 1e-160 squares lose their digits, and a norm computed from them is wrong."""
+        stage = Pca(dim=2, sigma=1.0)
+        shape = torch.tensor([[1.0, 0.7, 0.3, 0.0]], dtype=torch.float64)
+        found = [float(stage.query(shape * 10.0 ** (-tenth / 10))["covariance"].norm()) for tenth in range(3200)]
+        assert max(found) <= stage.l2_bound
+        assert min(found[:1000]) > 0.999
+
     def test_chunks_do_not_change_it(self) -> None:
         records = torch.randn(5000, 3, generator=torch.Generator().manual_seed(1))
         rows = torch.nn.functional.normalize(records.double())

@@ -18,6 +18,7 @@ from adadp.audit import neighbour_replay
 from adadp.errors import BudgetExceeded, InputError, Interrupted, RunError
 from adadp.events import GaussianRelease, Neighbours, compose, flatten
 from adadp.features import parse_features
+from adadp.features.pca import Pca
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
 from adadp.losses import cross_entropy
 from adadp.noise import GaussianMechanism
@@ -239,6 +240,21 @@ class TestResume:
         assert (result.certificate["steps_done"], result.certificate["steps_lost"]) == (12, 0)
         assert read_ledger(out / "ledger.jsonl").charges[CHARGE] == 1
         assert failed(verify_run(RunFolder.open(out))) == []
+
+    def test_a_request_to_stop_waits_until_a_paid_release_is_saved(self, tmp_path, monkeypatch):
+        learned = Pca.learned
+
+        def interrupted(self, released, shape):
+            os.kill(os.getpid(), signal.SIGINT)
+            return learned(self, released, shape)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Pca, "learned", interrupted)
+            with pytest.raises(Interrupted, match="Stopped after 0 of 12 steps"):
+                run(tmp_path / "run", seed=None)
+        result = run(tmp_path / "run", resume=True, seed=None)
+        assert (result.certificate["steps_done"], result.certificate["steps_lost"]) == (12, 0)
+        assert read_ledger(tmp_path / "run" / "ledger.jsonl").charges[CHARGE] == 1
 
     def test_a_secure_run_stopped_within_an_epoch_loses_nothing_because_of_them(self, tmp_path):
         """A reshuffled epoch is charged once; the charge of the projection must not pass for one of an epoch."""

@@ -62,6 +62,14 @@ def test_one_record_moves_the_query_by_at_most_its_bound(seed: int, kind: str) -
         assert moved > 0.999 * stage.l2_bound, "the bound is reached"
 
 
+def test_a_record_too_small_for_its_square_does_not_pass_the_bound() -> None:
+    stage = Standardise(sigma=1.0)
+    shape = torch.tensor([[1.0, 0.7, 0.3, 0.0]], dtype=torch.float64)
+    for tenth in range(0, 3200, 3):
+        found = float(stage.query(shape * 10.0 ** (-tenth / 10))["statistics"].norm())
+        assert found <= stage.l2_bound
+
+
 def test_statistics_are_those_of_records_of_unit_norm() -> None:
     data = records()
     unit = data / data.flatten(1).norm(dim=1)[:, None, None, None]

@@ -137,9 +137,14 @@ class Projection(nn.Module):
 
 
 def unit_rows(rows: Tensor) -> Tensor:
-    """``rows`` scaled to norm 1; zero where the norm is zero or not finite."""
+    """``rows`` scaled to norm 1; zero where the norm is not finite, or so small that its square is not exact.
+
+    Squares of values near the smallest number there is lose their digits, or vanish: scaled by such a norm a record
+    would be longer than 1 (up to 1.3, tried), and what one record can move a sum by would be no bound any more.
+    """
     norms = rows.norm(dim=1, keepdim=True)
-    usable = norms.isfinite() & (norms > 0)
+    smallest = 2.0**20 * math.sqrt(torch.finfo(rows.dtype).tiny)
+    usable = norms.isfinite() & (norms > smallest)
     return torch.where(usable, rows / norms, torch.zeros((), dtype=rows.dtype, device=rows.device))
 
 

@@ -113,6 +113,6 @@ class Standardised(nn.Module):
         self.norm = norm
 
     def forward(self, records: Tensor) -> Tensor:
-        rows = unit_rows(records.flatten(1).float()).reshape(records.shape[0], len(self.mean), -1)
+        rows = unit_rows(records.flatten(1).double()).reshape(records.shape[0], len(self.mean), -1)
         channels = (rows - self.mean[:, None]) * self.scale[:, None]
-        return (unit_rows(channels.flatten(1)) * self.norm).reshape(records.shape)
+        return (unit_rows(channels.flatten(1)) * self.norm).reshape(records.shape).float()

@@ -27,6 +27,7 @@ from adadp.train.planning import plan_of
 from adadp.train.preparing import Preparation
 from adadp.train.result import TrainResult
 from adadp.train.run import Run, Watch
+from adadp.train.stopping import stop_requests
 
 
 def train(
@@ -94,7 +95,10 @@ def train(
         if encoder is not None and place.folder is not None:
             place.folder.write_encoder(encoder)
         if preparation is not None:
-            preparation.run(private, place.folder)
+            with stop_requests() as stop:  # a release that is paid is saved before the run stops
+                preparation.run(private, place.folder)
+            if stop.is_set():
+                raise run.stopped()
         run.loop()
         return run.finish(record_unit, notes, None if preparation is None else preparation.learned, encoder)
 

@@ -15,6 +15,7 @@ certificate elsewhere to pin it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -119,7 +120,8 @@ class _Finished:
         if self._again["charged"] != self.certificate["charged"]:
             raise InputError("The ledger holds other charges than the certificate.")
         plan, charges = self._stated, self._record.charges
-        unpaid = [each for each in plan.charges_before() if each not in charges]
+        due = Counter(plan.charges_before())
+        unpaid = [each for each, count in due.items() if charges.get(each, 0) < count]
         if unpaid and self.folder.load_features():
             raise InputError(f"What the features released was not charged: {describe(unpaid[0])}.")
         budget = PlannedBudget(plan.event())
