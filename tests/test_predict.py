@@ -187,15 +187,15 @@ class TestADataSetByName:
         assert evaluation(trained)["accuracy"] == pytest.approx(accuracy)
         assert accuracy == RunFolder.open(out).metrics()[-1]["test_accuracy"]
 
-    @pytest.mark.parametrize("name", ["records.npz", "records.npy"])
-    def test_records_come_from_a_file_of_arrays(self, out, tmp_path, name):
-        records = zoo.load("cancer").test[0].numpy()
-        if name.endswith("z"):
-            np.savez(tmp_path / name, x=records)
-        else:
-            np.save(tmp_path / name, records)
-        lines = run("predict", out, "--input", tmp_path / name).splitlines()
-        assert len(lines) == 124
+    def test_records_come_from_a_file_of_arrays(self, out, tmp_path):
+        np.savez(tmp_path / "records.npz", x=zoo.load("cancer").test[0].numpy())
+        assert len(run("predict", out, "--input", tmp_path / "records.npz").splitlines()) == 124
+
+    @pytest.mark.parametrize("values", [np.array([["a"] * 9]), np.zeros((2, 8)), np.full((2, 9), np.nan), np.zeros(9)])
+    def test_arrays_that_are_no_records_of_the_model_are_refused(self, out, tmp_path, values):
+        np.savez(tmp_path / "records.npz", x=values)
+        with pytest.raises(InputError, match="x of "):
+            load_model(out).read(tmp_path / "records.npz")
 
     def test_the_network_is_used_without_adadp(self, out, tmp_path):
         """safetensors and torch are enough: the names and shapes are those of plain layers."""
@@ -225,12 +225,12 @@ class TestADataSetByName:
     @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK"])
     def test_a_file_that_is_no_array_is_refused(self, out, tmp_path, content):
         (tmp_path / "records.npz").write_bytes(content)
-        with pytest.raises(InputError, match="cannot be read as records"):
+        with pytest.raises(InputError, match=r"cannot be read as \.npz"):
             load_model(out).read(tmp_path / "records.npz")
 
     def test_an_array_under_another_name_is_refused(self, out, tmp_path):
         np.savez(tmp_path / "records.npz", z=np.zeros((1, 9)))
-        with pytest.raises(InputError, match=r"numpy\.savez"):
+        with pytest.raises(InputError, match=r"no array x.*numpy\.savez"):
             load_model(out).read(tmp_path / "records.npz")
 
     def test_missing_features_are_told(self, out, tmp_path):

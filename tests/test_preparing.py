@@ -129,6 +129,20 @@ class TestTheRun:
         run(tmp_path / "run")
         assert "charges" in failed(verify_run(RunFolder.open(tmp_path / "run")))
 
+    def test_two_releases_of_equal_noise_are_two_charges(self, tmp_path, monkeypatch):
+        twice = {"features": "pca:dim=6,sigma=5+pca:dim=4,sigma=5"}
+        run(tmp_path / "run", **twice)
+        assert read_ledger(tmp_path / "run" / "ledger.jsonl").charges[CHARGE] == 2
+        assert failed(verify_run(RunFolder.open(tmp_path / "run"))) == []
+        honest = preparing._released
+
+        def second_unpaid(stage, records, private, charge, paid, number, mechanism):
+            return honest(stage, records, private, charge, paid or number == 1, number, mechanism)
+
+        monkeypatch.setattr(preparing, "_released", second_unpaid)
+        run(tmp_path / "unpaid", **twice)
+        assert "charges" in failed(verify_run(RunFolder.open(tmp_path / "unpaid")))
+
     def test_the_model_learns_through_them(self):
         assert run(None, sigma=1.0, steps=60, lr=1.0).test_accuracy > 0.9
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from adadp import checks
 from adadp.accounting import accountant, smallest_noise
@@ -14,18 +13,17 @@ from adadp.config import TrainConfig, require_delta
 from adadp.errors import InputError
 from adadp.events import GaussianRelease
 from adadp.features import (
-    FixedStage,
     Progress,
     ReleasedStage,
     Stage,
-    extract,
+    extract_both,
     features_text,
     fixed_first,
     parse_features,
     released_stages,
 )
 from adadp.features.bounds import Bounds
-from adadp.inputs import Inputs, load_inputs
+from adadp.inputs import load_inputs
 from adadp.owndata import is_own, private_positions
 from adadp.recipes import DEFAULT_FEATURES, DELTAS, OWN, recipe_for
 from adadp.runs import RunFolder
@@ -178,7 +176,7 @@ def _run(
     assert config.model is not None
     model = build_model(config.model, input_shape=shape, classes=inputs.classes, seed=_initial_seed(config))
     fixed, rest = fixed_first(stages)
-    data, test = _extracted(inputs, fixed, config.device, progress)
+    data, test = extract_both(fixed, inputs.train, inputs.test, key=inputs.key, device=config.device, progress=progress)
     return train(
         model,
         data,
@@ -192,18 +190,6 @@ def _run(
         stages=rest,
         watch=watch,
     )
-
-
-def _extracted(
-    inputs: Inputs, fixed: tuple[FixedStage, ...], device: str, progress: Progress | None
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
-    """Training and test records after the stages that are known before the data."""
-
-    def features(records: tuple[Tensor, Tensor], part: str) -> tuple[Tensor, Tensor]:
-        values = extract(fixed, records[0], part=part, key=inputs.key, device=device, progress=progress)
-        return values, records[1]
-
-    return features(inputs.train, "train"), None if inputs.test is None else features(inputs.test, "test")
 
 
 def _refuse_own_settings(config: TrainConfig) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +14,7 @@ from adadp.config import TrainConfig
 from adadp.errors import InputError, RunError
 from adadp.features import Shape, parse_features, whole_module
 from adadp.inputs import load_inputs
-from adadp.owndata import Encoder, encoder_from_json, is_own
+from adadp.owndata import Encoder, array_features, encoder_from_json, is_own
 from adadp.runs import RunFolder
 from adadp.zoo.models import build_model
 
@@ -57,9 +54,9 @@ class TrainedModel:
         return self.probabilities(records).argmax(1)
 
     def read(self, path: str | os.PathLike[str]) -> Tensor:
-        """The records in a file: one like those the run was trained on, or arrays (``.npz`` with x, ``.npy``)."""
+        """The records in a file like those the run was trained on; for a data set of the catalogue, in an ``.npz``."""
         if self.encoder is None:
-            return _arrays(Path(path), self.input_shape)
+            return array_features(path, self.input_shape)
         return self.encoder.read(path)
 
 
@@ -144,17 +141,3 @@ def _shape_and_classes(config: TrainConfig, encoder: Encoder | None) -> tuple[Sh
         return encoder.shape, encoder.class_names
     entry = zoo.find(config.data)
     return entry.shape, tuple(str(number) for number in range(entry.classes))
-
-
-def _arrays(path: Path, shape: Shape) -> Tensor:
-    """Records from a file of arrays; bytes are pixels, and are divided by 255 as the data sets are."""
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        values = loaded if isinstance(loaded, np.ndarray) else loaded["x"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path} cannot be read as records: {error}.",
-            fix=f"Save them with numpy.savez({path.stem!r}, x=records), in the shape {shape}, records first.",
-        ) from error
-    records = torch.from_numpy(values)
-    return records.float() / 255 if records.dtype == torch.uint8 else records.float()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def predict(folder: str, source: str, output: str | None, as_json: bool) -> None:
     """Predict the class of every record in a file, with the model (and features) of the run in FOLDER.
 
-    A table needs no target column. For data sets of the catalogue: an .npz with the array x, or an .npy.
+    A table needs no target column. For data sets of the catalogue: an .npz with the array x.
 
     \b
     adadp predict runs/people --input new.csv --output classes.csv

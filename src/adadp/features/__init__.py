@@ -2,7 +2,7 @@
 
 from adadp.features.base import FixedStage, ReleasedStage, Shape, Stage
 from adadp.features.chain import stage_module, statement, tensors_of, whole_module
-from adadp.features.extraction import CacheKey, Progress, computed, extract
+from adadp.features.extraction import CacheKey, Progress, computed, extract, extract_both
 from adadp.features.text import NONE, STAGES, features_text, fixed_first, parse_features, released_stages
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Stage",
     "computed",
     "extract",
+    "extract_both",
     "features_text",
     "fixed_first",
     "parse_features",

@@ -77,6 +77,23 @@ def extract(
     return features
 
 
+def extract_both(
+    stages: Sequence[FixedStage],
+    train: tuple[Tensor, ...],
+    test: tuple[Tensor, Tensor] | None,
+    *,
+    key: CacheKey | None = None,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor] | None]:
+    """Training and test records with features in place of their first tensor."""
+
+    def features(values: Tensor, part: str) -> Tensor:
+        return extract(stages, values, part=part, key=key, device=device, progress=progress)
+
+    return (features(train[0], "train"), *train[1:]), None if test is None else (features(test[0], "test"), test[1])
+
+
 def computed(
     module: nn.Module,
     records: Tensor,

@@ -5,6 +5,7 @@ predict from. ``BoundsQuery`` is what to release for columns whose range is not 
 example.
 """
 
+from adadp.owndata.arrays import array_features
 from adadp.owndata.base import Encoder
 from adadp.owndata.bounds import BoundsQuery
 from adadp.owndata.draft import draft_schema
@@ -18,6 +19,7 @@ __all__ = [
     "Encoder",
     "OwnData",
     "Schema",
+    "array_features",
     "draft_schema",
     "encoder_from_json",
     "is_own",

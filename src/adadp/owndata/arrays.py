@@ -110,6 +110,12 @@ class ArrayEncoder(Encoder):
         return {"kind": self.kind, "shape": list(self.shape), "pixels": self.pixels, "classes": list(self.class_names)}
 
 
+def array_features(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """The array ``x`` of ``path`` as records of ``shape``; bytes are pixels, other numbers are scaled already."""
+    arrays = read_arrays(path, ("x",))
+    return ArrayEncoder(shape, arrays["x"].dtype == np.uint8, ()).features(path, arrays)
+
+
 def check_features(path: Path, name: str, values: NDArray[Any]) -> NDArray[Any]:
     """``values``, if they are numbers with the records in the first of at least two dimensions."""
     if values.dtype.kind not in "biuf" or values.ndim < 2 or not values.size:
@@ -136,12 +142,6 @@ def declared_classes(path: Path, arrays: Arrays, declared: tuple[str, ...] | Non
             fix="Write [target] and classes = 10 into a schema, or save classes=10 beside x and y.",
         )
     return as_names(arrays["classes"].tolist())
-
-
-def array_names(path: Path) -> tuple[str, ...]:
-    """The names of the arrays in ``path``."""
-    with _opened(path) as file:
-        return tuple(file.files)
 
 
 def read_arrays(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:

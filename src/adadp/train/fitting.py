@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from adadp.clipping import ClipRule
 from adadp.config import TrainConfig
 from adadp.errors import InputError
-from adadp.features import FixedStage, extract, fixed_first, parse_features
+from adadp.features import extract_both, fixed_first, parse_features
 from adadp.losses import Loss
 from adadp.records import Data
 from adadp.schedules import Schedule
@@ -19,7 +19,7 @@ from adadp.train.evaluation import Evaluate
 from adadp.train.optimizers import MakeOptimizer
 from adadp.train.result import TrainResult
 from adadp.train.run import Watch
-from adadp.train.session import tensors_needed, train
+from adadp.train.session import tensors_of_data, train
 
 DEFAULT_RATE = 0.1
 
@@ -112,7 +112,7 @@ def fit(
     )
     fixed, released = fixed_first(parse_features(features))
     if fixed:
-        data, test = _extracted(fixed, data, test, device)
+        data, test = extract_both(fixed, tensors_of_data(data), test, device=device)
     return train(
         model,
         data,
@@ -125,19 +125,6 @@ def fit(
         resume=resume,
         stages=released,
         watch=watch,
-    )
-
-
-def _extracted(
-    fixed: tuple[FixedStage, ...], data: Data, test: tuple[Tensor, Tensor] | None, device: str
-) -> tuple[Data, tuple[Tensor, Tensor] | None]:
-    """The data after ``fixed``. Nothing is cached: features of private records are private."""
-    if not isinstance(data, (tuple, list)) or not isinstance(data[0], Tensor):
-        raise tensors_needed()
-    values = extract(fixed, data[0], part="train", device=device)
-    return (values, *data[1:]), None if test is None else (
-        extract(fixed, test[0], part="test", device=device),
-        test[1],
     )
 
 

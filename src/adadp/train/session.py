@@ -64,9 +64,12 @@ def train(
     model = model.to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
     chosen = find_loss(loss)
-    preparation = _preparation(stages, data, test)
-    if preparation is not None:
-        data, test = _with_features(preparation, data, test)
+    preparation = None
+    if stages:
+        values, *others = tensors_of_data(data)
+        preparation = Preparation(stages, values, None if test is None else test[0])
+        data = (preparation.train, *others)
+        test = None if test is None or preparation.test is None else (preparation.test, test[1])
     records = Records(data, device, dtype)
     classes = classes_of(model, chosen, records.example())
     if classes is not None and records.columns is not None:
@@ -113,30 +116,15 @@ def refuse_finished(folder: RunFolder) -> None:
         )
 
 
-def _preparation(stages: tuple[Stage, ...], data: Data, test: tuple[Tensor, Tensor] | None) -> Preparation | None:
-    """The stages on the first of the tensors; None without any."""
-    if not stages:
-        return None
-    if not isinstance(data, (tuple, list)) or not isinstance(data[0], Tensor):
-        raise tensors_needed()
-    return Preparation(stages, data[0], None if test is None else test[0])
-
-
-def tensors_needed() -> InputError:
-    """What is said where features are asked for data that is not tensors."""
-    return InputError(
+def tensors_of_data(data: Data) -> tuple[Tensor, ...]:
+    """The tensors of ``data``, the values of the records first; features cannot be made of anything else."""
+    if isinstance(data, (tuple, list)) and all(isinstance(part, Tensor) for part in data):
+        return tuple(data)
+    raise InputError(
         "Features need the data as tensors, the records' values first.",
         why="A stage reads all records at once.",
         fix="Pass (values, labels), or leave the features out and transform the data yourself.",
     )
-
-
-def _with_features(
-    preparation: Preparation, data: Data, test: tuple[Tensor, Tensor] | None
-) -> tuple[Data, tuple[Tensor, Tensor] | None]:
-    assert isinstance(data, (tuple, list))
-    prepared = None if test is None or preparation.test is None else (preparation.test, test[1])
-    return (preparation.train, *data[1:]), prepared
 
 
 class _Place:
