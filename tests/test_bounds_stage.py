@@ -7,13 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from releasing import learned
 
 from adadp.errors import InputError
 from adadp.features import parse_features
 from adadp.features.bounds import Bounds
-from adadp.noise import GaussianMechanism
 from adadp.owndata.columns import Number
-from adadp.randomness import SeededSource
 
 
 def table(records: int = 3000) -> torch.Tensor:
@@ -26,28 +25,16 @@ def table(records: int = 3000) -> torch.Tensor:
     return torch.cat([features, raw], dim=1)
 
 
-def fitted(stage: Bounds, records: torch.Tensor) -> dict[str, torch.Tensor]:
-    released = GaussianMechanism().release(
-        stage.query(records),
-        l2_bound=stage.l2_bound,
-        noise_multiplier=stage.noise_multiplier,
-        source=SeededSource(1),
-        step=0,
-        purpose="features/0",
-    )
-    return stage.learned(released, tuple(records.shape[1:]))
-
-
 STAGE = Bounds(columns=(1, 2), sigma=2.0)
 
 
 def test_ranges_are_found_through_the_noise():
-    assert fitted(STAGE, table())["ranges"].tolist() == [[-32.0, 128.0], [4.0, 8.0]]
+    assert learned(STAGE, table(), seed=1)["ranges"].tolist() == [[-32.0, 128.0], [4.0, 8.0]]
 
 
 def test_values_are_scaled_into_their_places_like_a_declared_column():
     records = table()
-    features = STAGE.module(fitted(STAGE, records))(records)
+    features = STAGE.module(learned(STAGE, records, seed=1))(records)
     assert features.shape == (3000, 3)
     assert features.dtype == torch.float32
     assert torch.equal(features[:, 0], records[:, 0].float())

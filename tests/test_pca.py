@@ -8,22 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from releasing import released
 
 from adadp.errors import InputError
 from adadp.features.pca import Pca
-from adadp.noise import GaussianMechanism
-from adadp.randomness import SeededSource
-
-
-def released(stage: Pca, records: torch.Tensor, seed: int = 0) -> dict[str, torch.Tensor]:
-    return GaussianMechanism().release(
-        stage.query(records),
-        l2_bound=stage.l2_bound,
-        noise_multiplier=stage.noise_multiplier,
-        source=SeededSource(seed),
-        step=0,
-        purpose="features/0",
-    )
 
 
 def matrix(query: torch.Tensor, size: int) -> torch.Tensor:

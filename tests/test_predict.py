@@ -175,6 +175,22 @@ def out(tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_progress_does_not_tell_a_number_of_records_that_is_to_stay_hidden(tmp_path, hidden):
+    labels = np.arange(317) % 2
+    images = np.zeros((317, 1, 8, 8), np.uint8)
+    images[labels == 1, :, ::2] = 255
+    np.savez(tmp_path / "images.npz", x=images, y=labels, classes=2)
+    told: list[tuple[str, int, int]] = []
+    config = TrainConfig(f"npz:{tmp_path / 'images.npz'}", features="scatter", sigma=5.0, delta=1e-4, steps=2, lot=30)
+    config = config.replace(records=1000) if hidden else config
+    launch.start(config, tmp_path / "run", progress=lambda *each: told.append(each))
+    assert bool(told) != hidden
+    certificate = RunFolder.open(tmp_path / "run").certificate()
+    facts = json.dumps([certificate[name] for name in ("plan", "disclosed", "notes", "protects", "record")])
+    assert ("317" in facts) != hidden
+
+
 class TestADataSetByName:
     def test_the_model_is_one_module_from_records_to_scores(self, out):
         trained = load_model(out)

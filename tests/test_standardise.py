@@ -8,12 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from releasing import learned
 
 from adadp.errors import InputError
 from adadp.features import parse_features
 from adadp.features.standardise import Standardise
-from adadp.noise import GaussianMechanism
-from adadp.randomness import SeededSource
 
 SHAPE = (5, 4, 4)
 
@@ -23,18 +22,6 @@ def records(count: int = 4000) -> torch.Tensor:
     values = torch.randn(count, *SHAPE, generator=torch.Generator().manual_seed(0))
     spread = torch.tensor([0.4, 1.0, 3.0, 0.5, 2.0])[:, None, None]
     return values * spread + torch.tensor([0.0, 1.0, -1.0, 0.2, 0.0])[:, None, None]
-
-
-def learned(stage: Standardise, data: torch.Tensor) -> dict[str, torch.Tensor]:
-    released = GaussianMechanism().release(
-        stage.query(data),
-        l2_bound=stage.l2_bound,
-        noise_multiplier=stage.noise_multiplier,
-        source=SeededSource(0),
-        step=0,
-        purpose="features/0",
-    )
-    return stage.learned(released, tuple(data.shape[1:]))
 
 
 @settings(max_examples=60, deadline=None)

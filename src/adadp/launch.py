@@ -176,7 +176,8 @@ def _run(
     assert config.model is not None
     model = build_model(config.model, input_shape=shape, classes=inputs.classes, seed=_initial_seed(config))
     fixed, rest = fixed_first(stages)
-    data, test = extract_both(fixed, inputs.train, inputs.test, key=inputs.key, device=config.device, progress=progress)
+    shown = progress if config.records is None else None  # it tells how many records there are
+    data, test = extract_both(fixed, inputs.train, inputs.test, key=inputs.key, device=config.device, progress=shown)
     return train(
         model,
         data,
