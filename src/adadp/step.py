@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from adadp import checks
-from adadp.clipping import AdaptiveClipRule, ClipState
+from adadp.clipping import ClipState
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
 from adadp.ledger import Ledger
+from adadp.methods import GRADIENT, DpSgd, Method, Parts
 from adadp.noise import GaussianMechanism
 from adadp.plan import Plan
 from adadp.randomness import RandomSource, SecureSource, SeededSource
@@ -58,6 +59,7 @@ class PrivateGradients:
         plan: Plan,
         ledger: Ledger | Callable[[], Ledger],
         *,
+        method: Method | None = None,
         seed: int | RandomSource | None = None,
         chunk_size: int | str = "auto",
         memory_limit: int = DEFAULT_MEMORY,
@@ -72,11 +74,9 @@ class PrivateGradients:
         self._records = data if isinstance(data, Records) else Records(data, first.device, first.dtype)
         self.lots = Lots(plan.sampler_for(len(self._records)), self.source)
         self._engine = GradientEngine(model, loss, self._records.example())
-        self._groups = plan.clip.groups(self._engine.names)
-        self.clip_state = plan.clip.initial_state()
+        self.query = (DpSgd() if method is None else method).query(self._engine, plan.clip, plan.lot_size)
         self._resumed = False
         """Whether lots of the round at hand may have been released after the state that was restored."""
-        plan.clip.l2_bound(len(self._groups), self.clip_state)
         self.notes = self._engine.notes
         self.chunk_size = self._chunk(chunk_size, memory_limit)
         self._mechanism = GaussianMechanism() if mechanism is None else mechanism
@@ -94,61 +94,51 @@ class PrivateGradients:
                 why="Its noise is new, so it is another release than the one that was paid for.",
                 fix="Call release() without paid.",
             )
-        plan, step, state = self.plan, self.step, self.clip_state
-        total, count = self._sum_of_lot(step)
+        plan, step, query = self.plan, self.step, self.query
+        total = query.settle(self._sum_of_lot(step))
+        multipliers = dict(zip(total, (plan.noise_multiplier_at(step), *plan.clip.extra_multipliers()), strict=True))
+        bounds = {purpose: self._with_rounding(bound) for purpose, bound in query.l2_bounds().items()}
         charge = None if paid else plan.charge_at(step, resumed=self._resumed)
         if charge is not None:
             self.ledger.charge(charge)
         self._resumed = False
         # ======================== trust line: above sensitive, below public ========================
-        released = self._mechanism.release(
-            total,
-            l2_bound=self._l2_bound(state),
-            noise_multiplier=plan.noise_multiplier_at(step),
-            source=self.source,
-            step=step,
-        )
-        if isinstance(plan.clip, AdaptiveClipRule):
-            noisy = self._mechanism.release(
-                {"count": count},
-                l2_bound=plan.clip.count_bound,
-                noise_multiplier=plan.clip.count_noise_multiplier,
+        released = {
+            purpose: self._mechanism.release(
+                part,
+                l2_bound=bounds[purpose],
+                noise_multiplier=multipliers[purpose],
                 source=self.source,
                 step=step,
-                purpose="count",
+                purpose=purpose,
             )
-            self.clip_state = plan.clip.update(state, float(noisy["count"]) / plan.lot_size)
+            for purpose, part in total.items()
+        }
         self.step += 1
-        gradients = {name: value.div_(plan.lot_size).float() for name, value in released.items()}
+        deviation = multipliers[GRADIENT] * bounds[GRADIENT] if multipliers[GRADIENT] else 0.0
+        gradients = query.learn(released, deviation)
         for name, parameter in self.model.named_parameters():
             if name in gradients:
                 parameter.grad = gradients[name].to(parameter.dtype)
-        return gradients
+        return {name: value.float() for name, value in gradients.items()}
 
-    def _sum_of_lot(self, step: int) -> tuple[dict[str, Tensor], Tensor]:
-        """The clipped sum over the lot, chunk by chunk, and what the clip rule counts in it. Sensitive."""
-        rule, state = self.plan.clip, self.clip_state
-        total: dict[str, Tensor] | None = None
-        count = torch.zeros((), dtype=torch.float64)
+    def _sum_of_lot(self, step: int) -> Parts | None:
+        """What the method asks of the lot, added over its chunks; None for an empty lot. Sensitive."""
+        total: Parts | None = None
         for chunk in torch.split(self.lots.lot(step), self.chunk_size):
             if not len(chunk):
                 continue
-            capture = self._engine.capture(self._records.batch(chunk))
-            square_norms = capture.square_norms(self._groups)
-            sums = capture.weighted_sums(rule.weights(square_norms, state), self._groups)
-            if isinstance(rule, AdaptiveClipRule):
-                count += rule.count_query(square_norms, state).to(count)
-            total = sums if total is None else {name: value.double() + sums[name] for name, value in total.items()}
-        return (self._engine.zeros() if total is None else total), count
+            parts = self.query.ask(self._engine.capture(self._records.batch(chunk)))
+            total = parts if total is None else _added(total, parts)
+        return total
 
-    def _l2_bound(self, state: ClipState) -> float:
-        """What one record can move the computed sum by: the rule's bound, and the rounding of the float32 additions.
+    def _with_rounding(self, bound: float) -> float:
+        """What one record can move the computed sum by: the method's bound, and the rounding of the float32 additions.
 
         Without one record the others stand elsewhere in the lot and their sum rounds differently. Measured on the
         papers' networks that is 0.1 * 2**-24 of the bound per record of the lot, and up to 7.5 * 2**-24 where equal
         records add up in one small matrix product; 16 * 2**-24 is allowed for. This is measured, not proved.
         """
-        bound = self.plan.clip.l2_bound(len(self._groups), state)
         return bound * (1 + self.plan.lot_size * 2.0**-20)
 
     def _chunk(self, chunk_size: int | str, memory_limit: int) -> int:
@@ -158,11 +148,21 @@ class PrivateGradients:
             raise InputError(f"chunk_size must be a number or 'auto', got {chunk_size!r}.", fix="Pass one of these.")
         return min(LARGEST_CHUNK, checks.count("chunk_size", chunk_size))
 
+    @property
+    def clip_state(self) -> ClipState:
+        """What the clip rule has learnt from released counts."""
+        return self.query.clip_state
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold beside the model and its optimizer. Public, as far as the source is seeded or
         the sampling is reshuffled; Poisson and fixed lots leave nothing here.
         """
-        return {"step": self.step, "clip": dict(self.clip_state), "lots": self.lots.state()}
+        return {
+            "step": self.step,
+            "clip": dict(self.clip_state),
+            "method": self.query.tensors(),
+            "lots": self.lots.state(),
+        }
 
     def restore(self, state: dict[str, Any], *, nothing_since: bool = False) -> None:
         """Go on from what ``state`` returned.
@@ -172,8 +172,16 @@ class PrivateGradients:
         """
         self._resumed = not nothing_since
         self.step = checks.count("step", state["step"], minimum=0)
-        self.clip_state = dict(state["clip"])
+        self.query.restore(state["clip"], state["method"])
         self.lots.restore(state["lots"])
+
+
+def _added(total: Parts, parts: Parts) -> Parts:
+    """Two chunks' contributions together, in double precision."""
+    return {
+        purpose: {name: value.double() + parts[purpose][name] for name, value in tensors.items()}
+        for purpose, tensors in total.items()
+    }
 
 
 def _source(seed: int | None) -> RandomSource:

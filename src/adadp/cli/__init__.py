@@ -15,6 +15,7 @@ from adadp.cli.data import data
 from adadp.cli.ledger import ledger
 from adadp.cli.predict import evaluate, predict
 from adadp.cli.pretrain import pretrain
+from adadp.cli.study import study
 from adadp.cli.train import train, verify
 from adadp.errors import AdaDPError
 
@@ -53,3 +54,4 @@ main.add_command(epsilon)
 main.add_command(delta)
 main.add_command(calibrate)
 main.add_command(ledger)
+main.add_command(study)

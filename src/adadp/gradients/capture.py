@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from adadp.gradients.rules import (
     blank,
     instances,
     norms_of,
+    scaled,
     slices,
     square_norm,
     weigh,
@@ -64,16 +65,20 @@ class Capture:
         self._reference = next(iter(parameters.values()))
         self.records = records
 
-    def square_norms(self, groups: Groups) -> Tensor:
-        """Squared norm of every record's gradient over every group of parameters, ``[records, groups]``."""
+    def square_norms(self, groups: Groups, inverse: Mapping[str, Tensor] | None = None) -> Tensor:
+        """Squared norm of every record's gradient over every group of parameters, ``[records, groups]``.
+
+        With ``inverse``, a tensor for every parameter that broadcasts to it: the norm of the gradient times it, which
+        is the gradient in scaled coordinates. Sums need no such thing: what all records share can be multiplied later.
+        """
         group_of = _group_of(groups, self._parameters)
         columns: list[list[Tensor]] = [[] for _ in groups]
         with exactly(self._reference.device):
             for held in self._pieces:
-                for slot, norms in held.square_norms().items():
+                for slot, norms in held.square_norms(inverse).items():
                     columns[group_of[held.targets[slot].name]].append(norms)
             for name, grads in self._given.items():
-                columns[group_of[name]].append(square_norm(grads))
+                columns[group_of[name]].append(square_norm(scaled(grads, inverse, name)))
             empty = self._reference.new_zeros(self.records, dtype=wide(self._reference.dtype))
             totals = torch.stack([sum(column[1:], start=column[0]) if column else empty for column in columns], dim=1)
             bad = ~(totals.sum(1) < torch.inf)
@@ -99,6 +104,18 @@ class Capture:
                         self._add(sums, held.targets[slot], value)
             for name, grads in self._given.items():
                 self._add(sums, Target(name), weigh(grads, weights[:, group_of[name]]))
+            return self._complete(sums)
+
+    def square_sums(self) -> dict[str, Tensor]:
+        """Sum over records of the squared gradient, coordinate by coordinate."""
+        self._find_bad()
+        sums: dict[str, Tensor] = {}
+        with exactly(self._reference.device):
+            for held in self._pieces:
+                for slot, value in held.square_sum().items():
+                    self._add(sums, held.targets[slot], value)
+            for name, grads in self._given.items():
+                self._add(sums, Target(name), grads.square().sum(0))
             return self._complete(sums)
 
     def clamped_sums(self, bounds: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -172,11 +189,12 @@ class _Held:
             if rule.instantiates(pair):
                 self._parts = instances(rule, pair)
 
-    def square_norms(self) -> Sums:
+    def square_norms(self, inverse: Mapping[str, Tensor] | None) -> Sums:
+        scales = None if inverse is None else {slot: _rows_of(inverse, each) for slot, each in self.targets.items()}
         if self._parts is None and len(self._piece.uses) == 1:
             rule, pair = self._piece.uses[0]
-            return rule.square_norms(pair)
-        return norms_of(self._per_example())
+            return rule.square_norms(pair, scales)
+        return norms_of(self._per_example(), scales)
 
     def weighted_sum(self, weights: Tensor, slots: tuple[str, ...]) -> Sums:
         if self._parts is not None:
@@ -188,15 +206,35 @@ class _Held:
         return total
 
     def clamped_sum(self, bounds: Sums) -> Sums:
+        one = self._one_position()
+        if one is not None:
+            return _clamped_linear(*one, bounds)
+        return self._sum(lambda slot, grads: torch.clamp(grads, -bounds[slot], bounds[slot]))
+
+    def square_sum(self) -> Sums:
+        one = self._one_position()
+        if one is not None:  # the square of a product is the product of the squares
+            rule, pair = one
+            assert pair.input is not None
+            squares = Pair(pair.input.square(), pair.output_grad.square(), pair.slots)
+            return rule.weighted_sum(squares, pair.output_grad.new_ones(pair.records))
+        return self._sum(lambda _, grads: grads.square())
+
+    def _one_position(self) -> tuple[LinearRule, Pair] | None:
+        """The rule and pair of a linear layer used once, on one vector per record: its gradient is one product."""
         if self._parts is None and len(self._piece.uses) == 1:
             rule, pair = self._piece.uses[0]
             if isinstance(rule, LinearRule) and pair.input is not None and pair.output_grad.dim() == 2:
-                return _clamped_linear(rule, pair, bounds)
+                return rule, pair
+        return None
+
+    def _sum(self, change: Callable[[str, Tensor], Tensor]) -> Sums:
+        """The sum over records of ``change`` of each record's gradient."""
         total: Sums = {}
         for part in self._per_example():
-            for slot, value in part.items():
-                clamped = torch.clamp(value, -bounds[slot], bounds[slot]).sum(0)
-                total[slot] = total[slot] + clamped if slot in total else clamped
+            for slot, grads in part.items():
+                value = change(slot, grads).sum(0)
+                total[slot] = total[slot] + value if slot in total else value
         return total
 
     def without(self, bad: Tensor) -> _Held:
@@ -225,6 +263,12 @@ def _clamped_linear(rule: LinearRule, pair: Pair, bounds: Sums) -> Sums:
     if "bias" in pair.slots:
         sums["bias"] = torch.clamp(pair.output_grad, -bounds["bias"], bounds["bias"]).sum(0)
     return sums
+
+
+def _rows_of(inverse: Mapping[str, Tensor], target: Target) -> Tensor:
+    """The scales of ``target``: its rows, or all of them where its rows share theirs."""
+    scales = inverse[target.name]
+    return scales if scales.shape[:1] == (1,) else target.of(scales)
 
 
 def _group_of(groups: Groups, parameters: Mapping[str, Any]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -57,6 +57,11 @@ class GradientEngine:
     def chunk_size(self, limit_bytes: int) -> int:
         """How many records fit ``limit_bytes`` at once; at least one."""
         return max(1, checks.count("limit_bytes", limit_bytes) // self.bytes_per_record)
+
+    @property
+    def scale_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of the scales ``Capture.square_norms`` takes most cheaply: a number per input of each layer."""
+        return self._blueprint.scale_shapes
 
     def zeros(self) -> dict[str, Tensor]:
         """A sum of nothing: what an empty lot contributes."""

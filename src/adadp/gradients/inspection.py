@@ -8,7 +8,7 @@ any budget is spent. Nothing in this file sees data: only shapes and dtypes of a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,8 @@ class Blueprint:
     regions: tuple[Region, ...]
     bytes_per_record: int
     notes: tuple[str, ...]
+    scale_shapes: Mapping[str, tuple[int, ...]]
+    """The shape of the scales of every trained parameter: a number per input of its layer, or one for all."""
 
     @property
     def generic(self) -> frozenset[str]:
@@ -91,7 +93,21 @@ def inspect(
     by_function = sum(parameters[name].numel() for region in regions for name in region.parameters.values())
     # Activations and their gradients, and as much again for what comes and goes; torch.func needs several copies.
     size = 2 * max(1, three.saved_bytes - two.saved_bytes) + _NUMBER * (instances + 4 * by_function)
-    return Blueprint(layouts, regions, size, notes)
+    return Blueprint(layouts, regions, size, notes, _scale_shapes(three.recorder.uses, generic, parameters))
+
+
+def _scale_shapes(
+    uses: Sequence[Use], generic: Iterable[str], parameters: Mapping[str, nn.Parameter]
+) -> dict[str, tuple[int, ...]]:
+    """As the rule of its uses says. Where they disagree or there is no rule, one number for the whole parameter."""
+    found: dict[str, set[tuple[int, ...]]] = {name: set() for name in parameters}
+    for use in uses:
+        for slot, target in use.targets.items():
+            found[target.name].add(use.rule.scale_shape(slot, tuple(parameters[target.name].shape)))
+    for name in generic:
+        found[name].clear()
+    one = {name: (1,) * value.dim() for name, value in parameters.items()}
+    return {name: next(iter(shapes)) if len(shapes) == 1 else one[name] for name, shapes in found.items()}
 
 
 def _instance_size(use: Use, layout: UseLayout, parameters: Mapping[str, nn.Parameter]) -> int:

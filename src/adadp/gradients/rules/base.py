@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,10 @@ from torch import Tensor
 
 Sums = dict[str, Tensor]
 """Slot of a parameter in its layer ("weight", "bias") to a tensor."""
+
+
+Scales = Mapping[str, Tensor] | None
+"""Slot of a parameter to what its gradient is multiplied with, of a shape that broadcasts to it; None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,16 @@ class Rule(ABC):
         """Whether per-example gradients are the cheaper way for these shapes."""
         return True
 
-    def square_norms(self, pair: Pair) -> Sums:
-        """The squared norm of every record's gradient, ``[records]``."""
-        return norms_of(instances(self, pair))
+    def scale_shape(self, slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+        """The shape of the scales of a parameter: 1 along the dimensions that share one, its own along the others.
+
+        A number for every input of the layer; where the layer has no such thing, one number for all.
+        """
+        return (1,) * len(shape)
+
+    def square_norms(self, pair: Pair, inverse: Scales = None) -> Sums:
+        """The squared norm of every record's gradient, times ``inverse`` where that is given, ``[records]``."""
+        return norms_of(instances(self, pair), inverse)
 
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
         """The sum over records of weight times gradient, of the parameter's shape."""
@@ -89,10 +100,15 @@ def instances(rule: Rule, pair: Pair) -> list[Sums]:
     return [rule.per_example(pair.rows(start, stop)) for start, stop in slices(pair, rule.working_size(pair))]
 
 
-def norms_of(parts: Iterable[Sums]) -> Sums:
+def norms_of(parts: Iterable[Sums], inverse: Scales = None) -> Sums:
     """Squared norms of all records, from per-example gradients slice by slice."""
-    norms = [{slot: square_norm(grads) for slot, grads in part.items()} for part in parts]
+    norms = [{slot: square_norm(scaled(grads, inverse, slot)) for slot, grads in part.items()} for part in parts]
     return norms[0] if len(norms) == 1 else {slot: torch.cat([each[slot] for each in norms]) for slot in norms[0]}
+
+
+def scaled(grads: Tensor, inverse: Scales, slot: str) -> Tensor:
+    """Per-example gradients of one parameter in scaled coordinates."""
+    return grads if inverse is None else grads * inverse[slot]
 
 
 def weigh_all(parts: Iterable[Sums], weights: Tensor, slots: tuple[str, ...]) -> Sums:

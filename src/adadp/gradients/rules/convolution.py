@@ -8,7 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adadp.gradients.rules.base import Pair, Rule, Sums, scale_rows, slices, square_norm
+from adadp.gradients.rules.base import (
+    Pair,
+    Rule,
+    Scales,
+    Sums,
+    instances,
+    norms_of,
+    scale_rows,
+    scaled,
+    slices,
+    square_norm,
+)
 from adadp.gradients.rules.linear import gram_square_norm
 
 
@@ -51,13 +62,17 @@ class ConvolutionRule(Rule):
             grads["bias"] = pair.output_grad.flatten(2).sum(2)
         return grads
 
-    def square_norms(self, pair: Pair) -> Sums:
+    def scale_shape(self, slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if slot == "bias":
+            return (1,)
+        return (shape[0], *[1] * (len(shape) - 1)) if self.transposed else (1, *shape[1:])
+
+    def square_norms(self, pair: Pair, inverse: Scales = None) -> Sums:
         norms = {}
         if "weight" in pair.slots:
-            parts = [self._gram_norms(pair.rows(start, stop)) for start, stop in slices(pair, self.working_size(pair))]
-            norms["weight"] = torch.cat(parts)
+            norms["weight"] = self._weight_norms(pair, inverse)
         if "bias" in pair.slots:
-            norms["bias"] = square_norm(pair.output_grad.flatten(2).sum(2))
+            norms["bias"] = square_norm(scaled(pair.output_grad.flatten(2).sum(2), inverse, "bias"))
         return norms
 
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
@@ -105,8 +120,19 @@ class ConvolutionRule(Rule):
             points.reshape(records, self.groups, -1, positions),
         )
 
-    def _gram_norms(self, pair: Pair) -> Tensor:
+    def _weight_norms(self, pair: Pair, inverse: Scales) -> Tensor:
+        scale = None if inverse is None else inverse["weight"]
+        if scale is not None and scale.shape[0] > 1 and scale[0].numel() > 1:
+            return norms_of(instances(self, pair.only(("weight",))), inverse)["weight"]
+        parts = [self._gram_norms(pair.rows(*each), scale) for each in slices(pair, self.working_size(pair))]
+        return torch.cat(parts)
+
+    def _gram_norms(self, pair: Pair, scale: Tensor | None) -> Tensor:
         patches, points = self._matrices(pair)
+        if scale is not None and scale.shape[0] == 1:  # a number per entry of a patch, or one for all
+            patches = patches * scale.expand(1, *self.weight_shape[1:]).reshape(-1, 1)
+        elif scale is not None:  # a number per channel of the points
+            points = points * scale.view(self.groups, -1, 1)
         norms = gram_square_norm(patches.flatten(0, 1).mT, points.flatten(0, 1).mT)
         return norms.view(pair.records, self.groups).sum(1)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adadp.gradients.rules.base import Pair, Rule, Sums, scale_rows, square_norm
+from adadp.gradients.rules.base import Pair, Rule, Scales, Sums, scale_rows, square_norm
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,16 @@ class EmbeddingRule(Rule):
         table.index_add_(0, (index + self._offsets(pair)).reshape(-1), grads.flatten(0, 1))
         return {"weight": table.view(pair.records, self.rows, -1)}
 
-    def square_norms(self, pair: Pair) -> Sums:
+    def scale_shape(self, slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+        return (shape[0], 1)
+
+    def square_norms(self, pair: Pair, inverse: Scales = None) -> Sums:
         index, grads = self._lookups(pair)
         keys, place = torch.unique((index + self._offsets(pair)).reshape(-1), return_inverse=True)
         looked_up = grads.new_zeros(len(keys), grads.shape[-1]).index_add_(0, place, grads.flatten(0, 1))
+        if inverse is not None:
+            scale = inverse["weight"]
+            looked_up = looked_up * (scale if scale.shape[0] == 1 else scale[keys % self.rows])
         owner = keys.div(self.rows, rounding_mode="floor")
         return {"weight": grads.new_zeros(pair.records).index_add_(0, owner, square_norm(looked_up))}
 

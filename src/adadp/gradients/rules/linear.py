@@ -8,7 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adadp.gradients.rules.base import Pair, Rule, Sums, scale_rows, square_norm, weigh
+from adadp.gradients.rules.base import (
+    Pair,
+    Rule,
+    Scales,
+    Sums,
+    instances,
+    norms_of,
+    scale_rows,
+    scaled,
+    square_norm,
+    weigh,
+)
 
 ROUNDING = 2.0**-20
 """Allowance for float32 rounding in a norm from Gram matrices, relative to (sum_t |a_t||d_t|)^2, its condition.
@@ -53,15 +64,30 @@ class LinearRule(Rule):
         positions = math.prod(pair.output_grad.shape[1:-1])
         return positions > 1 and positions * (inputs + outputs) >= 2 * inputs * outputs
 
-    def square_norms(self, pair: Pair) -> Sums:
-        norms = {"bias": square_norm(_summed(pair.output_grad))}
+    def scale_shape(self, slot: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if slot == "bias":
+            return (1,)
+        return (shape[0], 1) if self.transposed else (1, shape[1])
+
+    def square_norms(self, pair: Pair, inverse: Scales = None) -> Sums:
+        norms = {}
         if "weight" in pair.slots:
-            a, d = _input(pair), pair.output_grad
-            single = math.prod(d.shape[1:-1]) == 1
-            norms["weight"] = (
-                _product_norm(a, d, norms["bias"]) if single else gram_square_norm(_positions(a), _positions(d))
-            )
-        return {slot: norms[slot] for slot in pair.slots}
+            norms["weight"] = self._weight_norms(pair, inverse)
+        if "bias" in pair.slots:
+            norms["bias"] = square_norm(scaled(_summed(pair.output_grad), inverse, "bias"))
+        return norms
+
+    def _weight_norms(self, pair: Pair, inverse: Scales) -> Tensor:
+        """A scale per input, per output or for all goes with its side of the product, so that nothing is made of it."""
+        a, d = _input(pair), pair.output_grad
+        if inverse is not None:
+            scale = inverse["weight"].t() if self.transposed else inverse["weight"]
+            if 1 not in scale.shape:
+                return norms_of(instances(self, pair.only(("weight",))), inverse)["weight"]
+            a, d = (a * scale.reshape(-1), d) if scale.shape[0] == 1 else (a, d * scale.reshape(-1))
+        if math.prod(d.shape[1:-1]) == 1:
+            return _product_norm(a, d)
+        return gram_square_norm(_positions(a), _positions(d))
 
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
         sums = {}
@@ -90,9 +116,9 @@ def gram_square_norm(a: Tensor, d: Tensor) -> Tensor:
     return (gram_a.mul_(gram_d)).sum((1, 2)).clamp_(min=0).add_(size.square_(), alpha=ROUNDING)
 
 
-def _product_norm(a: Tensor, d: Tensor, size_d: Tensor) -> Tensor:
+def _product_norm(a: Tensor, d: Tensor) -> Tensor:
     """|d a^T|^2 = |a|^2 |d|^2, never too small: a square that rounds to zero must not hide behind a huge factor."""
-    return square_norm(a).add_(UNDERFLOW * a.shape[-1]).mul_(size_d + UNDERFLOW * d.shape[-1])
+    return square_norm(a).add_(UNDERFLOW * a.shape[-1]).mul_(square_norm(d).add_(UNDERFLOW * d.shape[-1]))
 
 
 def _diagonal(gram: Tensor, rows: Tensor) -> Tensor:

@@ -1,0 +1,21 @@
+"""The private ADADP: noise that follows the gradient, learnt from released gradients alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adadp.clipping import ClipRule
+from adadp.gradients import GradientEngine
+from adadp.methods.base import Method, Query
+from adadp.methods.clipped import ClippedSum
+from adadp.methods.scales import ColumnScales, ScaleSettings
+
+
+@dataclass(frozen=True)
+class AdaDp(ScaleSettings, Method):
+    """Gradients are clipped and noised in coordinates scaled column by column; see docs/methods/adadp.md."""
+
+    name = "adadp"
+
+    def query(self, engine: GradientEngine, rule: ClipRule, lot_size: int) -> Query:
+        return ClippedSum(engine, rule, lot_size, ColumnScales(self, engine.scale_shapes, engine.zeros()))

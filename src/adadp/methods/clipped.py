@@ -1,0 +1,82 @@
+"""The sum of clipped gradients: DP-SGD, and with scales the private ADADP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from adadp.clipping import AdaptiveClipRule, ClipRule, ClipState
+from adadp.gradients import Capture, GradientEngine
+from adadp.methods.base import COUNT, GRADIENT, Method, Parts, Query, Tensors
+from adadp.methods.scales import ColumnScales
+
+
+class ClippedSum(Query):
+    """sum over the lot of w_b D g_b, where D is a public diagonal (``scales``; the identity without) and the weight w_b
+    of the clip rule bounds |w_b D g_b|.
+
+    D is multiplied to the sum, not to each gradient: only the norms must be taken in scaled coordinates. The gradient
+    for the optimizer is D times what was released.
+    """
+
+    def __init__(
+        self, engine: GradientEngine, rule: ClipRule, lot_size: int, scales: ColumnScales | None = None
+    ) -> None:
+        self._engine, self._rule, self._scales = engine, rule, scales
+        self._lot_size = lot_size
+        self._groups = rule.groups(engine.names)
+        self._state = rule.initial_state()
+        self.l2_bounds()  # a rule that does not fit these groups says so now
+
+    @property
+    def clip_state(self) -> ClipState:
+        return self._state
+
+    def ask(self, capture: Capture) -> Parts:
+        rule, state = self._rule, self._state
+        square_norms = capture.square_norms(self._groups, None if self._scales is None else self._scales.inverse)
+        parts = {GRADIENT: capture.weighted_sums(rule.weights(square_norms, state), self._groups)}
+        if isinstance(rule, AdaptiveClipRule):
+            parts[COUNT] = {COUNT: rule.count_query(square_norms, state).double().cpu()}
+        return parts
+
+    def settle(self, total: Parts | None) -> Parts:
+        if total is None:
+            total = {GRADIENT: self._engine.zeros()}
+            if isinstance(self._rule, AdaptiveClipRule):
+                total[COUNT] = {COUNT: next(iter(total[GRADIENT].values())).new_zeros((), device="cpu").double()}
+        return total if self._scales is None else total | {GRADIENT: self._scales.apply(total[GRADIENT])}
+
+    def l2_bounds(self) -> dict[str, float]:
+        bounds = {GRADIENT: self._rule.l2_bound(len(self._groups), self._state)}
+        if isinstance(self._rule, AdaptiveClipRule):
+            bounds[COUNT] = self._rule.count_bound
+        return bounds
+
+    def learn(self, released: Parts, deviation: float) -> Tensors:
+        if COUNT in released:
+            self._state = self._rule.update(self._state, float(released[COUNT][COUNT]) / self._lot_size)
+        gradients = released[GRADIENT]
+        if self._scales is not None:
+            gradients = self._scales.learn(gradients, deviation)
+        return {name: value.div(self._lot_size) for name, value in gradients.items()}
+
+    def tensors(self) -> Tensors:
+        return {} if self._scales is None else self._scales.tensors()
+
+    def restore(self, clip_state: ClipState, tensors: Mapping[str, Tensor]) -> None:
+        self._state = dict(clip_state)
+        if self._scales is not None:
+            self._scales.restore(tensors)
+
+
+@dataclass(frozen=True)
+class DpSgd(Method):
+    """Each record's gradient is clipped, the sum gets noise (Abadi et al. 2016)."""
+
+    name = "dpsgd"
+
+    def query(self, engine: GradientEngine, rule: ClipRule, lot_size: int) -> Query:
+        return ClippedSum(engine, rule, lot_size)

@@ -1,0 +1,271 @@
+"""The methods of Xu et al. 2020: ADADP as published (Algorithm 1), and its two halves ADAL and ADAN.
+
+Algorithm 1 leaves four things open, and each has an option. ADADP as published is private in none of its readings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adadp import checks
+from adadp.clipping import AdaptiveClipRule, ClipRule, ClipState
+from adadp.clipping.fixed import layers
+from adadp.errors import InputError
+from adadp.gradients import Capture, GradientEngine
+from adadp.methods.adadp import AdaDp
+from adadp.methods.base import GRADIENT, Method, MethodDefaults, Parts, Query, Tensors
+from adadp.methods.clipped import ClippedSum
+
+_READINGS = {
+    "clip": ("example", "lot"),
+    "square": ("mean-of-squares", "square-of-mean"),
+    "size": ("model", "layer"),
+    "gate": ("sqrt", "moment"),
+}
+
+_RAW = "raw"
+"""The part of a lot's contribution that is not released: what E' is made of."""
+
+
+@dataclass(frozen=True)
+class AdadpPublished(Method):
+    """Algorithm 1 of Xu et al. 2020, for comparison; see ``PublishedQuery`` and docs/methods/published.md."""
+
+    name = "adadp-published"
+    defaults = MethodDefaults(optimizer="rms", lr=0.002, clip=4.0)
+
+    clip: str = "example"
+    """Lines 10 and 16: whose gradient is clipped, each example's or the lot's mean."""
+    square: str = "mean-of-squares"
+    """Line 23: what the square of g_t is, over the lot."""
+    size: str = "model"
+    """Line 12: m counts the coordinates of the whole model, or of the layer at hand."""
+    gate: str = "sqrt"
+    """Line 7: the variance is that of sqrt(E'), or (in the text of the paper) of E'."""
+    beta: float = 1.2
+    threshold: float = 1e-6
+    """G."""
+    keep: float = 0.9
+    """gamma'."""
+
+    def __post_init__(self) -> None:
+        for name, readings in _READINGS.items():
+            check_choice(name, getattr(self, name), readings)
+        set_to = object.__setattr__
+        set_to(self, "beta", checks.positive("beta", self.beta, why="At 0 every gradient would be clipped to 0."))
+        set_to(self, "threshold", checks.non_negative("threshold", self.threshold, why="It is a variance."))
+        set_to(self, "keep", checks.non_negative("keep", self.keep, why="It is a share of an average."))
+        if not self.keep < 1:
+            raise InputError(
+                f"keep must be below 1, got {self.keep:g}.", why="E' would stay 0 for ever.", fix="Pass 0.9."
+            )
+
+    @property
+    def not_private(self) -> str:
+        reasons = [
+            "Line 23 of Algorithm 1 averages gradients that were never released into E', and the clip bounds, the "
+            "noise and the branch of line 7 follow from it: the noise itself tells about the data, so no epsilon holds."
+        ]
+        if self.clip == "lot":
+            reasons.append(
+                "Besides, the mean of the lot is clipped and not each record's gradient: one record can move it by "
+                "twice its bound, and the noise is too small by a factor of the lot size."
+            )
+        if self.size == "layer":
+            reasons.append("Besides, each of K layers gets noise as if it were alone: too little by a factor sqrt(K).")
+        return " ".join(reasons)
+
+    def query(self, engine: GradientEngine, rule: ClipRule, lot_size: int) -> Query:
+        return PublishedQuery(self, engine, rule, lot_size)
+
+
+class PublishedQuery(Query):
+    """Lines 6 to 20 and 23 of Algorithm 1. NOT PRIVATE: ``_moments`` is made of values that were not released.
+
+        s_i  = beta sqrt(E'_i),  sigma_i = sigma* r s_i,  r = sqrt(m)         while Var > threshold: the gate is open
+        g~   = (sum over the lot of clamp(g, -s, s) + N(0, sigma_i^2)) / L    clip = example
+        g~   = (clamp(sum over the lot of g, -L s, L s) + N(0, sigma_i^2)) / L     clip = lot
+        E'  <- keep E' + (1 - keep) (sum over the lot of g^2) / L             square = mean-of-squares
+        E'  <- keep E' + (1 - keep) ((sum over the lot of g) / L)^2           square = square-of-mean
+
+    L is the public lot size, also where a mean over the lot is meant. While the gate is closed, the clip rule clips
+    each gradient, or the lot's mean, as in DP-SGD. The variance is that over all coordinates of the model.
+
+    Noise is the same in every coordinate of what ``settle`` returns, so with the gate open these are x_i / (r s_i), to
+    which noise of deviation sigma* is added: times r s_i that is sigma_i. Where s_i = 0 there is no noise, and nothing
+    but 0 comes out. With r = sqrt(m) of the whole model one clamped gradient has at most the length 1 in these
+    coordinates (this is Lemma 1); with r of each layer it has up to sqrt(K), and the bound of 1 is only the paper's.
+
+    ==========================================  ======================================================================
+    an empty lot                                noise alone is released; E' falls by the factor ``keep``
+    a record that is not finite                 contributes nothing, neither to the sum nor to E'
+    E' beyond the largest number                stays there
+    a clip rule that learns its bound           ``InputError``
+    ==========================================  ======================================================================
+    """
+
+    def __init__(self, settings: AdadpPublished, engine: GradientEngine, rule: ClipRule, lot_size: int) -> None:
+        if isinstance(rule, AdaptiveClipRule):
+            raise InputError(
+                f"{settings.name} does not go with a clip bound that is learnt ({rule.name}).",
+                why="Algorithm 1 has a fixed bound C, and learns the bounds of coordinates instead.",
+                fix="Use another clip rule, such as flat.",
+            )
+        self._settings, self._engine, self._rule, self._lot_size = settings, engine, rule, lot_size
+        self._groups = rule.groups(engine.names)
+        self._rule_bound = rule.l2_bound(len(self._groups), {})
+        self._moments = engine.zeros()
+        """E'."""
+        self._raw: Tensors = {}
+        """What ``settle`` has seen of the lot, for ``learn``: never released, and all the same used."""
+        self._box: Tensors | None = None
+        """s; None while the gate is closed."""
+        blocks = layers(engine.names) if settings.size == "layer" else (engine.names,)
+        sizes = {block: math.sqrt(sum(self._moments[name].numel() for name in block)) for block in blocks}
+        self._roots = {name: root for block, root in sizes.items() for name in block}
+        """r of every parameter."""
+
+    @property
+    def clip_state(self) -> ClipState:
+        return {}
+
+    def ask(self, capture: Capture) -> Parts:
+        settings = self._settings
+        parts: Parts = {}
+        if settings.clip == "lot":
+            parts[GRADIENT] = self._plain_sums(capture)
+        elif self._box is not None:
+            parts[GRADIENT] = capture.clamped_sums(self._box)
+        else:
+            weights = self._rule.weights(capture.square_norms(self._groups), {})
+            parts[GRADIENT] = capture.weighted_sums(weights, self._groups)
+        if settings.square == "mean-of-squares":
+            parts[_RAW] = capture.square_sums()
+        else:
+            parts[_RAW] = parts[GRADIENT] if settings.clip == "lot" else self._plain_sums(capture)
+        return parts
+
+    def settle(self, total: Parts | None) -> Parts:
+        if total is None:
+            self._raw = self._engine.zeros()
+            return {GRADIENT: self._engine.zeros()}
+        self._raw = total[_RAW]
+        sums = total[GRADIENT]
+        if self._settings.clip == "lot":
+            sums = self._clipped_lot(sums)
+        if self._box is not None:
+            sums = {name: _quotient(value, self._box[name]).div_(self._roots[name]) for name, value in sums.items()}
+        return {GRADIENT: sums}
+
+    def l2_bounds(self) -> dict[str, float]:
+        return {GRADIENT: self._rule_bound if self._box is None else 1.0}
+
+    def learn(self, released: Parts, deviation: float) -> Tensors:  # noqa: ARG002
+        lot_size = self._lot_size
+        factors: Mapping[str, Tensor | float] = dict.fromkeys(self._moments, 1 / lot_size)
+        if self._box is not None:
+            factors = {name: value * (self._roots[name] / lot_size) for name, value in self._box.items()}
+        gradients = {name: value * factors[name] for name, value in released[GRADIENT].items()}
+        settings = self._settings
+        for name, raw in self._raw.items():
+            mean = raw / lot_size
+            squares = mean if settings.square == "mean-of-squares" else mean.square_()
+            moment = self._moments[name]
+            moment.mul_(settings.keep).add_(squares.to(moment.dtype), alpha=1 - settings.keep)
+            moment.clamp_(max=torch.finfo(moment.dtype).max)
+        self._raw = {}
+        self._box = self._next_box()
+        return gradients
+
+    def tensors(self) -> Tensors:
+        return dict(self._moments)
+
+    def restore(self, clip_state: ClipState, tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002
+        for name, moment in self._moments.items():
+            moment.copy_(tensors[name])
+        self._box = self._next_box()
+
+    def _next_box(self) -> Tensors | None:
+        """Lines 7 and 9: the bounds of all coordinates, or None where the gate is closed."""
+        settings = self._settings
+        roots = {name: moment.sqrt() for name, moment in self._moments.items()}
+        judged = roots if settings.gate == "sqrt" else self._moments
+        variance = torch.cat([each.flatten() for each in judged.values()]).double().var(correction=0)
+        if not variance.item() > settings.threshold:
+            return None
+        return {name: root.mul_(settings.beta) for name, root in roots.items()}
+
+    def _plain_sums(self, capture: Capture) -> Tensors:
+        """The sum of the gradients as they are."""
+        ones = next(iter(self._moments.values())).new_ones(capture.records, 1)
+        return capture.weighted_sums(ones, [self._engine.names])
+
+    def _clipped_lot(self, sums: Tensors) -> Tensors:
+        """The lot size times the clipped mean of the lot."""
+        if self._box is not None:
+            bounds = {name: value * self._lot_size for name, value in self._box.items()}
+            return {name: torch.clamp(value, -bounds[name], bounds[name]) for name, value in sums.items()}
+        squares = [
+            sum((sums[name] / self._lot_size).double().square().sum() for name in group) for group in self._groups
+        ]
+        square_norms = torch.stack([torch.as_tensor(each) for each in squares]).unsqueeze(0)
+        weights = self._rule.weights(square_norms, {})[0]
+        weight_of = {name: weight for group, weight in zip(self._groups, weights, strict=True) for name in group}
+        return {name: value * weight_of[name] for name, value in sums.items()}
+
+
+@dataclass(frozen=True)
+class Adal(Method):
+    """DP-SGD's clipping and noise; what it adds is the adaptive rate, the optimizer ``rms``. Private."""
+
+    name = "adal"
+    defaults = MethodDefaults(optimizer="rms", lr=0.001, clip=4.0)
+
+    def query(self, engine: GradientEngine, rule: ClipRule, lot_size: int) -> Query:
+        return ClippedSum(engine, rule, lot_size)
+
+
+@dataclass(frozen=True)
+class Adan(Method):
+    """Adaptive noise with a plain step: the noise of ADADP as published, or with ``source`` released the private one.
+
+    For another reading of the published noise use ``adadp-published`` with the optimizer sgd.
+    """
+
+    name = "adan"
+    defaults = MethodDefaults(optimizer="sgd", lr=0.1, clip=4.0)
+
+    source: str = "raw"
+    """What the noise follows: gradients as they are (not private), or as they were released (as the method adadp)."""
+
+    def __post_init__(self) -> None:
+        check_choice("source", self.source, ("raw", "released"))
+
+    @property
+    def not_private(self) -> str | None:
+        return AdadpPublished().not_private if self.source == "raw" else None
+
+    def query(self, engine: GradientEngine, rule: ClipRule, lot_size: int) -> Query:
+        if self.source == "raw":
+            return AdadpPublished().query(engine, rule, lot_size)
+        return AdaDp().query(engine, rule, lot_size)
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse a ``value`` that is none of ``choices``."""
+    if value not in choices:
+        raise InputError(
+            f"{name} must be one of {', '.join(choices)}, got {value!r}.",
+            why="Each is another reading of the algorithm.",
+            fix=f"Pass {name}={choices[0]}, or leave it out.",
+        )
+
+
+def _quotient(values: Tensor, divisors: Tensor) -> Tensor:
+    """``values`` / ``divisors``, and 0 where the divisor is 0."""
+    return (values / divisors).where(divisors > 0, 0.0)

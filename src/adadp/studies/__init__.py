@@ -1,0 +1,32 @@
+"""Small experiments of papers that need no data, recomputed: what is printed, and what comes out.
+
+    cosine.py     the worked example to Lemma 1 of Xu et al. 2020: which noise turns a query least
+    functions.py  test functions of optimisation in the plane
+    descent.py    ADADP, ADAL and DP-SGD on them, with given noise
+    deviation.py  how far the noise leads each away from its own path without noise
+    plots.py      the figures; imported only by who draws, since matplotlib is slow to load
+
+Nothing here is private or claims to be: there are no records.
+"""
+
+from adadp.studies.cosine import Choice, CosineStudy, Kept, study_cosine
+from adadp.studies.descent import Method, Settings, distance, walk, walk_without_noise
+from adadp.studies.deviation import Deviation, deviations
+from adadp.studies.functions import LANDSCAPES, Landscape, landscape
+
+__all__ = [
+    "LANDSCAPES",
+    "Choice",
+    "CosineStudy",
+    "Deviation",
+    "Kept",
+    "Landscape",
+    "Method",
+    "Settings",
+    "deviations",
+    "distance",
+    "landscape",
+    "study_cosine",
+    "walk",
+    "walk_without_noise",
+]

@@ -1,0 +1,185 @@
+"""Figures of the studies. Each function draws one file and returns its path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+from adadp.errors import InputError
+from adadp.studies.cosine import CosineStudy
+from adadp.studies.descent import Method
+from adadp.studies.deviation import Deviation
+from adadp.studies.functions import Array
+
+LABELS = {
+    Method.ADADP: "ADADP (adaptive noise, adaptive rate)",
+    Method.ADAL: "ADAL (global noise, adaptive rate)",
+    Method.DPSGD: "DP-SGD (global noise, fixed rate)",
+}
+COLOURS = {Method.ADADP: "#0072b2", Method.ADAL: "#009e73", Method.DPSGD: "#d55e00"}
+_PRINTED: dict[str, Any] = {"marker": "D", "color": "black", "linestyle": "none", "markersize": 6, "zorder": 5}
+_CONTOURS = 16
+_GRID = 220
+
+
+def plot_cosine(path: str | Path, study: CosineStudy) -> Path:
+    """Mean cosine similarity against sigma_1/sigma_2 along the constraint, with the choices and what was printed."""
+    figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
+    axes.plot(
+        [point.ratio for point in study.curve],
+        [point.similarity for point in study.curve],
+        color=COLOURS[Method.ADADP],
+        linewidth=1.8,
+        label=f"on the constraint, as private as sigma* = {study.sigma_star:g}",
+    )
+    ratios = [choice.sigma[0] / choice.sigma[1] for choice in study.choices]
+    axes.errorbar(
+        ratios,
+        [choice.sampled for choice in study.choices],
+        yerr=[3 * choice.error for choice in study.choices],
+        fmt="o",
+        color=COLOURS[Method.DPSGD],
+        capsize=3,
+        label=f"choices, {study.draws:,} draws (bars: 3 standard errors)",
+        zorder=4,
+    )
+    printed = [
+        (ratio, choice.printed)
+        for ratio, choice in zip(ratios, study.choices, strict=True)
+        if choice.printed is not None
+    ]
+    if printed:
+        axes.plot(*zip(*printed, strict=True), **_PRINTED, label="printed by Xu et al. 2020")
+    for point, name in ((study.proportional, "in proportion"), (study.equal, "equal"), (study.best, "best")):
+        axes.axvline(point.ratio, color="grey", linewidth=0.7, linestyle="--")
+        axes.annotate(
+            f"{name}: {point.similarity:.3f}",
+            (point.ratio, 0.03),
+            xycoords=("data", "axes fraction"),
+            rotation=90,
+            fontsize=8,
+            ha="right",
+            va="bottom",
+        )
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axes.set_xlabel("sigma_1 / sigma_2")
+    axes.set_ylabel("mean cosine similarity")
+    axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
+    axes.set_title(f"query {_pair(study.query)}, sensitivities {_pair(study.sensitivity)}", fontsize=10)
+    axes.grid(alpha=0.3, linewidth=0.6)
+    axes.legend(fontsize=8.5, frameon=False, loc="upper right")
+    return _save(figure, path)
+
+
+def plot_paths(path: str | Path, found: Sequence[Deviation]) -> Path:
+    """The first noisy path of each method beside its own without noise, over the contours of one function."""
+    landscape = found[0].landscape
+    window = _window(found)
+    figure, panels = plt.subplots(
+        1, len(found), figsize=(4.1 * len(found), 4.5), sharex=True, sharey=True, layout="constrained", squeeze=False
+    )
+    x, y = np.meshgrid(np.linspace(*window[0], _GRID), np.linspace(*window[1], _GRID))
+    height = np.arcsinh(landscape.value(np.stack([x, y], axis=-1)) - landscape.lowest)
+    for axes, each in zip(panels[0], found, strict=True):
+        colour = COLOURS[each.method]
+        axes.contour(x, y, height, levels=_CONTOURS, colors="0.75", linewidths=0.6, zorder=0)
+        axes.scatter(*each.noisy[-1].T, s=6, color=colour, alpha=0.25, linewidths=0, label="ends of all noisy runs")
+        axes.plot(*_from_start(each, each.quiet), color="black", linewidth=1.6, label="without noise")
+        axes.plot(*_from_start(each, each.noisy[:, 0]), color=colour, linewidth=1.0, label="with noise, first run")
+        axes.plot(*landscape.start, "o", color="white", markeredgecolor="black", markersize=6, zorder=5, label="start")
+        axes.plot(
+            *zip(*landscape.minima, strict=True),
+            "*",
+            color="gold",
+            markeredgecolor="black",
+            markersize=11,
+            label=landscape.goal,
+        )
+        axes.set_title(f"{LABELS[each.method]}\nD = {each.mean:.2f}, run to run {each.spread:.2f}", fontsize=9.5)
+        axes.set_xlabel("x")
+        axes.set_xlim(*window[0])
+        axes.set_ylim(*window[1])
+    panels[0][0].set_ylabel("y")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    figure.suptitle(
+        f"{landscape.name}, {found[0].quiet.shape[0]} steps, {found[0].noisy.shape[1]} noisy runs", fontsize=11
+    )
+    return _save(figure, path)
+
+
+def plot_deviations(path: str | Path, found: Sequence[Deviation]) -> Path:
+    """Mean distance between noisy and noise-free paths, a group of bars per function."""
+    names = list(dict.fromkeys(each.landscape.name for each in found))
+    figure, axes = plt.subplots(figsize=(max(6.0, 1.1 * len(names) + 1.5), 4.6), layout="constrained")
+    width = 0.8 / len(Method)
+    for place, method in enumerate(Method):
+        mine = [each for each in found if each.method is method]
+        at = np.arange(len(mine)) + (place - (len(Method) - 1) / 2) * width
+        axes.bar(
+            at,
+            [each.mean for each in mine],
+            width,
+            yerr=[2 * each.error for each in mine],
+            color=COLOURS[method],
+            error_kw={"elinewidth": 0.9, "capsize": 2},
+            label=LABELS[method],
+        )
+        printed = [(x, value) for x, each in zip(at, mine, strict=True) if (value := each.printed) is not None]
+        if printed:
+            label = "printed by Xu et al. 2020" if method is Method.ADADP else None
+            axes.plot(*zip(*printed, strict=True), **_PRINTED, label=label)
+    axes.set_xticks(np.arange(len(names)), names, rotation=25, ha="right", fontsize=9)
+    axes.set_ylabel("distance to the path without noise")
+    axes.set_title("mean over runs, bars: 2 standard errors", fontsize=10)
+    axes.grid(alpha=0.3, linewidth=0.6, axis="y")
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
+    return _save(figure, path)
+
+
+def _window(found: Sequence[Deviation]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """What a figure shows: start, minima near the paths, the paths drawn, and nine in ten of the ends."""
+    landscape = found[0].landscape
+    shown: list[Array] = [np.asarray([landscape.start])]
+    for each in found:
+        shown += [each.quiet, each.noisy[:, 0], np.quantile(each.noisy[-1], [0.05, 0.95], axis=0)]
+    points = np.concatenate(shown)
+    nearest = min(landscape.minima, key=lambda minimum: float(np.linalg.norm(points - minimum, axis=1).min()))
+    points = np.concatenate([points, [nearest]])
+    low, high = points.min(axis=0), points.max(axis=0)
+    margin = 0.08 * (high - low).max()
+    return (low[0] - margin, high[0] + margin), (low[1] - margin, high[1] + margin)
+
+
+def _from_start(each: Deviation, path: Array) -> Array:
+    """The coordinates of a path with its start."""
+    coordinates: Array = np.concatenate([[each.landscape.start], path]).T
+    return coordinates
+
+
+def _pair(pair: tuple[float, float]) -> str:
+    return f"({pair[0]:g}, {pair[1]:g})"
+
+
+def _save(figure: Any, path: str | Path) -> Path:
+    target = Path(path)
+    try:
+        figure.savefig(target, dpi=150)
+    except OSError as error:
+        raise InputError(
+            f"Cannot write {target}: {error.strerror}.", fix="Choose a folder that can be written."
+        ) from error
+    finally:
+        plt.close(figure)
+    return target
