@@ -1,11 +1,7 @@
 """Private principal components (Abadi et al. 2016, section 4): a projection learned from one noisy covariance.
 
-**What is released.** Every record is flattened and scaled to unit l2 norm (a zero or non-finite record counts as zero);
-A is the sum of their outer products x x^T. One record moves A by one x x^T, whose Frobenius norm is |x|^2 <= 1. The
-upper triangle of A with its off-diagonal entries times sqrt(2) has the Frobenius norm as its l2 norm, so adding
-N(0, sigma^2) to each of its entries is a Gaussian release with noise multiplier sigma, and the symmetric matrix read
-back from it carries N(0, sigma^2) on the diagonal and N(0, sigma^2 / 2) off it. The paper adds N(0, sigma^2)
-everywhere, for the same guarantee: half of its variance is not needed.
+**What is released.** The second moment of the records at unit norm, with noise sigma (``covariance``). The paper adds
+N(0, sigma^2) to every entry of the symmetric matrix, for the same guarantee: half of its variance is not needed.
 
 **What follows is free.** Eigenvectors of the noisy matrix, and with ``whiten`` its eigenvalues: each component is
 divided by the root of its eigenvalue over the largest, where an eigenvalue counts at least sigma sqrt(2 d), the edge of
@@ -27,19 +23,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from adadp import checks
 from adadp.errors import InputError
 from adadp.features.base import ReleasedStage, Shape
-
-_LARGEST = 8192
-_AT_ONCE = 4096
-_ROUNDING = 2.0**-14
-"""What rounding may add to the bound, for up to 2**24 records. A chunk of 4096 unit rows adds up with an error of at
-most 4096 * 2**-53 * 4096 = 2**-29 in Frobenius norm, and N / 4096 chunks with one of N / 4096 * 2**-53 * N more:
-together 2**-16 for N = 2**24, on either of two neighbouring data sets. Norms in double precision are off by 2**-43."""
+from adadp.features.covariance import (
+    COVARIANCE_BOUND,
+    LARGEST,
+    covariance_query,
+    directions,
+    noise_edge,
+    unit_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -74,14 +70,14 @@ class Pca(ReleasedStage):
 
     @property
     def l2_bound(self) -> float:
-        return 1.0 + _ROUNDING
+        return COVARIANCE_BOUND
 
     def output_shape(self, shape: Shape) -> Shape:
         values = math.prod(shape)
-        if values > _LARGEST:
+        if values > LARGEST:
             raise InputError(
                 f"pca cannot read records of {values} values.",
-                why=f"Their covariance has {values} x {values} entries; {_LARGEST} x {_LARGEST} is the most.",
+                why=f"Their covariance has {values} x {values} entries; {LARGEST} x {LARGEST} is the most.",
                 fix="Put a stage before it that makes fewer values, or use another one.",
             )
         if self.dim > values:
@@ -92,27 +88,14 @@ class Pca(ReleasedStage):
 
     def query(self, records: Tensor) -> dict[str, Tensor]:
         values = math.prod(records.shape[1:])
-        total = torch.zeros(values, values, dtype=torch.float64, device=records.device)
-        for chunk in torch.split(records, _AT_ONCE):
-            rows = unit_rows(chunk.reshape(len(chunk), values).double())
-            total += rows.T @ rows
-        upper = torch.triu_indices(values, values, device=records.device)
-        return {"covariance": total[upper[0], upper[1]] * _isometry(upper)}
+        return covariance_query(records, values, lambda chunk: unit_rows(chunk.reshape(len(chunk), values).double()))
 
     def learned(self, released: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:
         values = math.prod(shape)
-        upper = torch.triu_indices(values, values)
-        noisy = torch.zeros(values, values, dtype=torch.float64)
-        noisy[upper[0], upper[1]] = released["covariance"].cpu() / _isometry(upper)
-        eigenvalues, vectors = torch.linalg.eigh(noisy + noisy.triu(1).T)
-        order = torch.arange(values - 1, values - 1 - self.dim, -1)
-        # An eigenvector is known up to its sign: the largest entry is made positive, whichever way LAPACK found it.
-        components = vectors[:, order]
-        largest = components.gather(0, components.abs().argmax(0, keepdim=True))
-        components = components * largest.sign()
+        eigenvalues, vectors = directions(released, values)
+        components = vectors[:, : self.dim]
         if self.whiten:
-            edge = self.noise_multiplier * math.sqrt(2 * values)
-            sizes = eigenvalues[order].clamp(min=edge)
+            sizes = eigenvalues[: self.dim].clamp(min=noise_edge(self.noise_multiplier, values))
             components = components * (sizes.max() / sizes).sqrt()
         return {"components": components.float().contiguous()}
 
@@ -134,21 +117,3 @@ class Projection(nn.Module):
         # In double precision, so that the place of a record in a batch does not show in single precision.
         rows = unit_rows(records.flatten(1).double())
         return (unit_rows(rows @ self.components.double()) * self.norm).float()
-
-
-def unit_rows(rows: Tensor) -> Tensor:
-    """``rows`` scaled to norm 1; zero where the norm is not finite, or so small that its square is not exact.
-
-    Squares of values near the smallest number there is lose their digits, or vanish: scaled by such a norm a record
-    would be longer than 1 (up to 1.3, tried), and what one record can move a sum by would be no bound any more.
-    """
-    norms = rows.norm(dim=1, keepdim=True)
-    smallest = 2.0**20 * math.sqrt(torch.finfo(rows.dtype).tiny)
-    usable = norms.isfinite() & (norms > smallest)
-    return torch.where(usable, rows / norms, torch.zeros((), dtype=rows.dtype, device=rows.device))
-
-
-def _isometry(upper: Tensor) -> Tensor:
-    """1 on the diagonal and sqrt(2) off it: what makes the upper triangle as long as the whole matrix."""
-    off = (upper[0] != upper[1]).double()
-    return 1.0 + off * (math.sqrt(2.0) - 1.0)

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from adadp import checks
 from adadp.errors import InputError
 from adadp.features.base import ReleasedStage, Shape
-from adadp.features.pca import unit_rows
+from adadp.features.covariance import unit_rows
 
 _AT_ONCE = 4096
 _ROUNDING = 2.0**-20

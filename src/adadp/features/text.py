@@ -9,6 +9,7 @@ from adadp.features.base import FixedStage, ReleasedStage, Stage
 from adadp.features.bounds import Bounds
 from adadp.features.conv_cifar100 import ConvCifar100
 from adadp.features.efficientnet import EfficientNetLite0
+from adadp.features.equalise import Equalise
 from adadp.features.pca import Pca
 from adadp.features.scattering import Scattering
 from adadp.features.standardise import Standardise
@@ -38,6 +39,7 @@ STAGES: dict[str, tuple[Callable[..., Stage], Mapping[str, _Reader]]] = {
     Bounds.name: (Bounds, {"columns": _positions, "sigma": float}),
     ConvCifar100.name: (ConvCifar100, {"norm": float}),
     EfficientNetLite0.name: (EfficientNetLite0, {"size": int}),
+    Equalise.name: (Equalise, {"sigma": float, "size": int}),
     Pca.name: (Pca, {"dim": int, "sigma": float, "whiten": _flag, "norm": float}),
     Standardise.name: (Standardise, {"sigma": float, "norm": float}),
 }
