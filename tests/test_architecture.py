@@ -47,10 +47,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 _BELOW_PLAN = {"errors", "checks", "events", "schedules", "accounting"}
 MAY_IMPORT["plan"] = _BELOW_PLAN | {"sampling", "clipping"}
-MAY_IMPORT["step"] = {"errors", "checks", "plan", "ledger", "records", "randomness"}
+MAY_IMPORT["methods"] = {"errors", "checks", "clipping", "gradients"}
+MAY_IMPORT["step"] = {"errors", "checks", "plan", "ledger", "records", "randomness", "methods"}
 MAY_IMPORT["step"] |= {"sampling", "clipping", "gradients", "noise"}
-MAY_IMPORT["audit"] = {"noise", "randomness"}
-MAY_IMPORT["report"] = _BELOW_PLAN | {"ledger", "plan", "config", "runs", "features", PUBLIC}
+MAY_IMPORT["report"] = _BELOW_PLAN | {"ledger", "plan", "config", "runs", "features", "methods", PUBLIC}
+MAY_IMPORT["audit"] = _BELOW_PLAN | {"noise", "randomness", "plan", "step", "ledger", "clipping", "records", "losses"}
+MAY_IMPORT["audit"] |= {"methods", "report", "zoo"}
+MAY_IMPORT["studies"] = {"errors", "checks", "randomness"}
 MAY_IMPORT["train"] = _BELOW_PLAN | {
     "ledger",
     "clipping",
@@ -62,10 +65,11 @@ MAY_IMPORT["train"] = _BELOW_PLAN | {
     "step",
     "report",
     "features",
+    "methods",
     "noise",
 }
 MAY_IMPORT["launch"] = _BELOW_PLAN | {"config", "features", "inputs", "owndata", "recipes", "runs"}
-MAY_IMPORT["launch"] |= {"sampling", "train", "zoo"}
+MAY_IMPORT["launch"] |= {"sampling", "train", "zoo", "methods"}
 MAY_IMPORT["predict"] = {"errors", "config", "features", "inputs", "owndata", "runs", "zoo"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT, PUBLIC}
 MAY_IMPORT["__main__"] = {"cli"}

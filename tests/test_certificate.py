@@ -67,7 +67,7 @@ def test_a_certificate_says_everything_a_reader_needs(original):
     assert certificate["private"] is True
     assert certificate["neighbours"] == "add-remove" == event.neighbours.value
     assert certificate["sampling"] == "poisson"
-    assert certificate["method"] == "dpsgd"
+    assert certificate["method"] == "adadp"
     assert certificate["randomness"] == "seed 0: reproducible, not secure"
     assert certificate["charged"][0]["count"] == certificate["steps_done"] == certificate["plan"]["steps"] == 10
     assert certificate["versions"]["adadp"] == __version__

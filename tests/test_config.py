@@ -192,7 +192,7 @@ def test_the_digest_is_pinned():
     """It names the configuration in checkpoints, so that it must not change between releases unnoticed."""
     assert TrainConfig(**GOOD, optimizer="sgd").digest() == json_digest(
         {
-            "data": "mnist", "method": "dpsgd", "epsilon": 2.0, "delta": 1e-5, "clip_rule": "flat", "optimizer": "sgd",
+            "data": "mnist", "method": "adadp", "epsilon": 2.0, "delta": 1e-5, "clip_rule": "flat", "optimizer": "sgd",
             "momentum": 0.0, "weight_decay": 0.0, "sampling": "poisson", "accountant": "pld", "chunk_size": "auto",
             "device": "cpu", "allow_nonprivate": False, "searched": 0,
         }

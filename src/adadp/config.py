@@ -44,7 +44,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False, "python": False}
+OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False, "rms": False, "python": False}
 """Name of an optimizer -> whether it takes ``momentum``; ``python`` is one that a caller of ``fit`` made."""
 
 SAMPLINGS = ("poisson", "fixed", "reshuffle")
@@ -92,7 +92,8 @@ class TrainConfig:
     ``+``, and ``none`` is none. None: the default for the data, or nothing where ``model`` is given."""
     model: str | None = None
     """Name of the network, or ``module:function`` of your own; None: the default for the data and features."""
-    method: str = "dpsgd"
+    method: str = "adadp"
+    """How a lot becomes a gradient, such as ``adadp`` or ``dpsgd``; options follow a colon."""
     epsilon: float | None = None
     """Target; the noise follows from it. Exactly one of ``epsilon`` and ``sigma``."""
     sigma: float | None = None

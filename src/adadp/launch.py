@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -24,15 +25,14 @@ from adadp.features import (
 )
 from adadp.features.bounds import Bounds
 from adadp.inputs import load_inputs
+from adadp.methods import Method, parse_method
 from adadp.owndata import is_own, private_positions
-from adadp.recipes import DEFAULT_FEATURES, DELTAS, OWN, recipe_for
+from adadp.recipes import DEFAULT_FEATURES, DELTAS, OWN, Recipe, recipe_for
 from adadp.runs import RunFolder
 from adadp.sampling import sampler
 from adadp.train import Status, TrainResult, refuse_finished, train
 from adadp.zoo import find
 from adadp.zoo.models import build_model
-
-METHODS = ("dpsgd",)
 
 
 def resolved(config: TrainConfig) -> TrainConfig:
@@ -47,9 +47,7 @@ def resolved(config: TrainConfig) -> TrainConfig:
     if not own:
         find(config.data)
         _refuse_own_settings(config)
-    if config.method not in METHODS:
-        raise InputError(f"Unknown method {config.method!r}.", fix=f"Use one of: {', '.join(METHODS)}.")
-    filled: dict[str, object] = {}
+    filled: dict[str, object] = {"method": str(parse_method(config.method))}
     if config.delta is None and config.sigma != 0 and config.data in DELTAS:
         filled["delta"] = DELTAS[config.data]
     if config.features is None and config.model is None and config.data in DEFAULT_FEATURES:
@@ -76,7 +74,7 @@ def _with_bounds(stages: tuple[Stage, ...], config: TrainConfig) -> tuple[Stage,
 
 
 def _with_recipe(config: TrainConfig, data: str) -> TrainConfig:
-    recipe = recipe_for(data, config.features)
+    recipe = _with_defaults(recipe_for(data, config.features), parse_method(config.method))
     filled: dict[str, object] = {}
     if config.model is None:
         filled["model"] = recipe.model
@@ -104,6 +102,14 @@ def _with_recipe(config: TrainConfig, data: str) -> TrainConfig:
         else:
             filled["lr"] = recipe.lr
     return config.replace(**filled)
+
+
+def _with_defaults(recipe: Recipe, method: Method) -> Recipe:
+    """``recipe`` with what belongs to the method: a step rule of its own, and the rate that goes with it."""
+    own = method.defaults
+    if own.optimizer is not None and own.lr is not None:
+        recipe = replace(recipe, optimizer=own.optimizer, lr=own.lr, decay=False)
+    return recipe if own.clip is None else replace(recipe, clip=own.clip)
 
 
 def _with_release_noise(config: TrainConfig, stages: tuple[Stage, ...]) -> TrainConfig:

@@ -58,6 +58,7 @@ def compare(engine, batch, *, rtol=1e-4, clamp=True, expected=None):
     torch.testing.assert_close(norms.double(), want, rtol=2 * rtol, atol=1e-12 + rtol * 1e-4 * largest)
     weights = torch.rand(records, len(groups), dtype=norms.dtype, generator=torch.Generator().manual_seed(1)) + 0.1
     parameters = dict(model.named_parameters())
+    compare_scaled(capture, engine, rows, rtol)
     sums = capture.weighted_sums(weights, groups)
     for index, name in enumerate(engine.names):
         total = sum(weights[record, index] * row[name].double() for record, row in enumerate(rows))
@@ -73,6 +74,35 @@ def compare(engine, batch, *, rtol=1e-4, clamp=True, expected=None):
             close(
                 clamped[name], sum(torch.clamp(row[name], -bounds[name], bounds[name]) for row in rows), rtol, largest
             )
+
+
+def compare_scaled(capture, engine, rows, rtol):
+    """Norms in scaled coordinates, for scales of every shape they may have, and sums of squares."""
+    parameters = dict(engine.model.named_parameters())
+    groups = [[name] for name in engine.names]
+    dtype = capture.square_norms(groups).dtype
+    generator = torch.Generator().manual_seed(2)
+    ways = (
+        lambda name: engine.scale_shapes[name],
+        lambda name: (parameters[name].shape[0], *[1] * (parameters[name].dim() - 1)) if parameters[name].dim() else (),
+        lambda name: (1,) * parameters[name].dim(),
+        lambda name: tuple(parameters[name].shape),
+    )
+    for shape_of in ways:
+        inverse = {
+            name: torch.rand(shape_of(name), dtype=dtype, generator=generator) * 3 + 0.1 for name in engine.names
+        }
+        want = torch.tensor(
+            [[float((row[name].double() * inverse[name]).square().sum()) for name in engine.names] for row in rows],
+            dtype=torch.float64,
+        )
+        largest = float(want.max()) or 1.0
+        got = capture.square_norms(groups, inverse).double()
+        torch.testing.assert_close(got, want, rtol=2 * rtol, atol=1e-12 + rtol * 1e-4 * largest)
+    squares = capture.square_sums()
+    for name in engine.names:
+        total = sum(row[name].double().square() for row in rows)
+        close(squares[name], total, 2 * rtol, max(float(total.max()), 1e-30) ** 2)
 
 
 def close(got, want, rtol, largest=1.0):

@@ -42,7 +42,7 @@ def _config_options(command: _Command) -> _Command:
                 "--model",
                 help="Network: linear, mlp:1000, cnn-tanh, ..., or module:function.  [default: by data and features]",
             ),
-            click.option("--method", help="How to train.  [default: dpsgd]"),
+            click.option("--method", help="How to train: adadp, dpsgd, adal, adan, adadp-published.  [default: adadp]"),
             click.option("--epsilon", type=float, help="Target epsilon; the noise follows. Or give --sigma."),
             click.option("--sigma", type=float, help="Noise multiplier; epsilon follows. Or give --epsilon."),
             click.option(
@@ -57,7 +57,7 @@ def _config_options(command: _Command) -> _Command:
             ),
             click.option("--lr", type=float, help="Learning rate.  [default: by data]"),
             click.option("--lr-schedule", help="Over the epochs instead: poly:s0=0.1,k=1,s_end=0.052,period=10."),
-            click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), help="[default: by data]"),
+            click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw", "rms"]), help="[default: by data]"),
             click.option("--momentum", type=float, help="For sgd.  [default: 0]"),
             click.option("--weight-decay", type=float, help="[default: 0]"),
             click.option("--sampling", type=click.Choice(["poisson", "fixed", "reshuffle"]), help="[default: poisson]"),

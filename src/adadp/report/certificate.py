@@ -19,9 +19,10 @@ from adadp import __version__
 from adadp.accounting import ACCOUNTANTS, Answer, Status, accountant
 from adadp.config import TrainConfig, json_digest
 from adadp.errors import AccountingError
-from adadp.events import Event, Neighbours, describe, to_json
+from adadp.events import Event, Neighbours, Repeated, compose, describe, to_json
 from adadp.features import parse_features, statement
 from adadp.ledger import LedgerRecord
+from adadp.methods import parse_method
 from adadp.plan import Plan
 
 FORMAT = 1
@@ -99,6 +100,14 @@ def make_certificate(
     if not private:
         return certificate | {"reason": "The run added no noise: nothing is protected."}
     assert delta is not None
+    leak = parse_method(config.method).not_private
+    if leak is not None:
+        return certificate | {
+            "private": False,
+            "protects": "Nothing.",
+            "reason": leak,
+            "claimed_by_paper": _claimed(plan, ledger, delta),
+        }
     answer = accountant(config.accountant).epsilon(event, delta) if event is not None else None
     if answer is not None and answer.status is not Status.PROVED:
         return certificate | {
@@ -124,7 +133,8 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 def plain_words(certificate: Mapping[str, Any]) -> str:
     """The certificate in a few lines for people."""
     if not certificate["private"]:
-        return f"NOT PRIVATE. {certificate.get('reason', '')}"
+        claimed = certificate.get("claimed_by_paper")
+        return f"NOT PRIVATE. {certificate.get('reason', '')}" + (f"\n{claimed['text']}" if claimed else "")
     plan = certificate["plan"]
     checks = ", ".join(f"{each['accountant']} {each['epsilon']:.4g}" for each in certificate["cross_check"])
     lost = f" ({certificate['steps_lost']} more were paid and lost)" if certificate["steps_lost"] else ""
@@ -155,6 +165,28 @@ def _figures(answer: Answer | None) -> dict[str, float]:
     if answer is None:
         return {"epsilon": 0.0, "epsilon_low": 0.0, "epsilon_high": 0.0}
     return {"epsilon": answer.epsilon, "epsilon_low": answer.epsilon_low, "epsilon_high": answer.epsilon_high}
+
+
+def _claimed(plan: Plan, ledger: LedgerRecord, delta: float) -> dict[str, Any]:
+    """What the paper of a method that is not private would claim: Theorem 1 of Xu et al. 2020, of what was charged.
+
+    It has no words for what features release ahead of the steps; then it is that of the steps alone.
+    """
+    paper = accountant("theorem1")
+    before = set(plan.charges_before())
+    whole = [Repeated(each, count) for each, count in ledger.charges.items()]
+    steps = [Repeated(each, count) for each, count in ledger.charges.items() if each not in before]
+    epsilon, what = None, "nothing for what this run released"
+    for events, words in ((whole, "for what was charged"), (steps, "for the steps alone, the features left out")):
+        try:
+            figure = paper.epsilon(compose(*events), delta).epsilon if events else 0.0
+        except AccountingError:
+            continue
+        if math.isfinite(figure):
+            epsilon, what = figure, f"epsilon {figure:.4g} at delta {delta:g} {words}"
+        break
+    text = f"The paper would claim {what} (Theorem 1 of Xu et al. 2020, as printed). No guarantee follows from it."
+    return {"accountant": paper.name, "epsilon": epsilon, "text": text}
 
 
 def _cross_check(event: Event | None, delta: float) -> list[dict[str, Any]]:

@@ -93,6 +93,7 @@ def save(
     optimizer_tensors, optimizer_state = flatten_optimizer(optimizer)
     tensors = {f"model/{name}": value for name, value in private.model.state_dict().items()}
     tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors.items()}
+    tensors |= {f"method/{name}": value for name, value in state["method"].items()}
     if state["lots"]:
         tensors["lots/arrangement"] = state["lots"]["arrangement"]
     text = {
@@ -134,7 +135,9 @@ def restore(found: Checkpoint, private: PrivateGradients, optimizer: torch.optim
     if found.state["round"] is not None:
         lots = {"round": found.state["round"], "arrangement": found.tensors["lots/arrangement"]}
     # What was released since is not unknown here: the ledger tells, and Paid repeats it exactly or leaves it out.
-    private.restore({"step": found.step, "clip": found.state["clip"], "lots": lots}, nothing_since=True)
+    method = _under("method", found.tensors)
+    state = {"step": found.step, "clip": found.state["clip"], "method": method, "lots": lots}
+    private.restore(state, nothing_since=True)
 
 
 def _load_model(model: nn.Module, tensors: dict[str, Tensor]) -> None:

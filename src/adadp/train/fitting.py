@@ -13,6 +13,7 @@ from adadp.config import TrainConfig
 from adadp.errors import InputError
 from adadp.features import extract_both, fixed_first, parse_features
 from adadp.losses import Loss
+from adadp.methods import Method
 from adadp.records import Data
 from adadp.schedules import Schedule
 from adadp.train.evaluation import Evaluate
@@ -31,6 +32,7 @@ def fit(
     epsilon: float | None = None,
     sigma: float | None = None,
     delta: float | None = None,
+    method: str | Method = "adadp",
     epochs: int | None = None,
     steps: int | None = None,
     lot_size: int,
@@ -58,7 +60,7 @@ def fit(
     allow_nonprivate: bool = False,
     watch: Watch | None = None,
 ) -> TrainResult:
-    """Train ``model`` privately on ``data`` by DP-SGD, within (``epsilon``, ``delta``) or with a given noise ``sigma``.
+    """Train ``model`` privately on ``data``, within (``epsilon``, ``delta``) or with a given noise ``sigma``.
 
     ``data`` is a tuple of tensors such as (features, labels), or a map-style Dataset. ``loss`` is a name or a function
     ``loss(model, *batch)`` that returns one number per record. ``lot_size`` has no default: with ``sigma``, and for how
@@ -85,6 +87,7 @@ def fit(
         data="python",
         features=features,
         model="python",
+        method=str(method),
         epsilon=epsilon,
         sigma=sigma,
         delta=delta,

@@ -10,6 +10,7 @@ from torch import nn
 
 from adadp.config import TrainConfig
 from adadp.errors import InputError
+from adadp.methods import AdaptiveRate
 from adadp.train.planning import rate_of
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -32,7 +33,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig, make: MakeOptimizer | 
     if (config.optimizer == "python") != (make is not None):
         raise InputError(
             f"The optimizer is {config.optimizer or 'sgd'!r}, and {'a' if make else 'no'} function makes it.",
-            fix="Pass fit(optimizer=...) the function the run was begun with, or a name: sgd, adam, adamw.",
+            fix="Pass fit(optimizer=...) the function the run was begun with, or a name: sgd, adam, adamw, rms.",
         )
     if make is not None:
         return _checked(make(parameters), parameters)
@@ -42,6 +43,8 @@ def make_optimizer(model: nn.Module, config: TrainConfig, make: MakeOptimizer | 
     lr = rate.value_at(0)
     if config.optimizer in (None, "sgd"):
         return torch.optim.SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay)
+    if config.optimizer == "rms":
+        return AdaptiveRate(parameters, lr, weight_decay=config.weight_decay)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, lr=lr, weight_decay=config.weight_decay)
 

@@ -15,6 +15,7 @@ from adadp.accounting import accountant
 from adadp.config import TrainConfig
 from adadp.errors import AdaDPError, BudgetExceeded, Interrupted
 from adadp.ledger import read_ledger
+from adadp.methods import parse_method
 from adadp.report.certificate import make_certificate
 from adadp.runs import RunFolder, certificate_digest
 from adadp.step import PrivateGradients
@@ -45,6 +46,7 @@ class Run:
         self.plan, self.model = private.plan, private.model
         self.folder, self.evaluate, self.watch = folder, evaluate, watch
         self.rate = rate_of(config)
+        self.private_method = parse_method(config.method).not_private is None
         self.paid = Paid(self.plan, {}, 0)
         self.lost = 0
         """Steps that were paid and are not in the model."""
@@ -80,8 +82,7 @@ class Run:
         next_step = paid.after(found.step, clean=found.state["clean"])
         if next_step > found.step:
             self.lost += next_step - found.step
-            state = {"step": next_step, "clip": dict(private.clip_state), "lots": {}}
-            private.restore(state, nothing_since=True)
+            private.restore(private.state() | {"step": next_step, "lots": {}}, nothing_since=True)
 
     def loop(self) -> None:
         """Go on to the end of the plan, or until somebody asks to stop (``Interrupted``)."""
@@ -128,7 +129,8 @@ class Run:
         if private.step % plan.sampler.steps_per_epoch == 0 or private.step == plan.steps:
             self.log()
         if self.watch is not None:
-            self.watch(Status(private.step, plan.steps, self.accuracy, self.epsilon_so_far))
+            shown = self.epsilon_so_far if self.private_method else _no_epsilon
+            self.watch(Status(private.step, plan.steps, self.accuracy, shown))
 
     def stopped(self) -> Interrupted:
         """What is said to who asked to stop."""
@@ -146,7 +148,7 @@ class Run:
         step = self.private.step
         epoch = -(-step // self.plan.sampler.steps_per_epoch)
         record: dict[str, Any] = {"step": step, "epoch": epoch}
-        proved = accountant(self.config.accountant).status is Proof.PROVED
+        proved = self.private_method and accountant(self.config.accountant).status is Proof.PROVED
         record["epsilon" if proved else "claimed_epsilon"] = self.epsilon_so_far()
         every = self.config.evaluate_every
         if self.evaluate is not None and every is not None and epoch % every == 0 and step < self.plan.steps:
@@ -203,6 +205,10 @@ class Run:
         return TrainResult(
             self.model, certificate, accuracy, seconds, self.plan, None if folder is None else folder.path
         )
+
+
+def _no_epsilon() -> None:
+    """What is shown for a method that has none."""
 
 
 def _metadata(certificate: dict[str, Any]) -> dict[str, str]:

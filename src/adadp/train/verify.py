@@ -33,7 +33,17 @@ from adadp.train.planning import plan_of
 _CLOSE = 1e-6
 """What two computers may differ by, relatively: the precision of a calibration is 1e-7."""
 
-_FIGURES = ("private", "epsilon", "epsilon_low", "epsilon_high", "delta", "cross_check", "claimed_epsilon", "reason")
+_FIGURES = (
+    "private",
+    "epsilon",
+    "epsilon_low",
+    "epsilon_high",
+    "delta",
+    "cross_check",
+    "reason",
+    "claimed_epsilon",
+    "claimed_by_paper",
+)
 _ELSEWHERE = {*_FIGURES, "plan", "charged", "ledger", "config_digest", "model_digest", "versions"}
 _NOTHING = object()
 
