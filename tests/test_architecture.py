@@ -47,6 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 _BELOW_PLAN = {"errors", "checks", "events", "schedules", "accounting"}
 MAY_IMPORT["plan"] = _BELOW_PLAN | {"sampling", "clipping"}
+MAY_IMPORT["sizing"] = {"plan"}
 MAY_IMPORT["methods"] = {"errors", "checks", "clipping", "gradients"}
 MAY_IMPORT["step"] = {"errors", "checks", "plan", "ledger", "records", "randomness", "methods"}
 MAY_IMPORT["step"] |= {"sampling", "clipping", "gradients", "noise"}
@@ -69,7 +70,7 @@ MAY_IMPORT["train"] = _BELOW_PLAN | {
     "noise",
 }
 MAY_IMPORT["launch"] = _BELOW_PLAN | {"config", "features", "inputs", "owndata", "recipes", "runs"}
-MAY_IMPORT["launch"] |= {"sampling", "train", "zoo", "methods"}
+MAY_IMPORT["launch"] |= {"sampling", "sizing", "train", "zoo", "methods"}
 MAY_IMPORT["predict"] = {"errors", "config", "features", "inputs", "owndata", "runs", "zoo"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT, PUBLIC}
 MAY_IMPORT["__main__"] = {"cli"}

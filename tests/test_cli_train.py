@@ -76,7 +76,7 @@ def test_the_last_line_is_one_json_object_with_what_a_program_wants(tmp_path):
     certificate = RunFolder.open(tmp_path / "run").certificate()
     assert 0.5 < summary["test_accuracy"] <= 1
     assert 1.99 < summary["epsilon"] == certificate["epsilon"] <= 2
-    assert (summary["delta"], summary["steps"], summary["method"]) == (1e-4, 20, "dpsgd")
+    assert (summary["delta"], summary["steps"], summary["method"]) == (1e-4, 20, "adadp")
     assert summary["sigma"] == certificate["charged"][0]["event"]["event"]["noise_multiplier"]
     assert summary["private"] is True
     assert summary["seconds"] > 0

@@ -51,6 +51,10 @@ SAMPLINGS = ("poisson", "fixed", "reshuffle")
 NEIGHBOURS = ("add-remove", "replace-one", "zero-out")
 ACCOUNTANTS = ("pld", "rdp", "moments", "strong", "zcdp", "zcdp-sampled", "strong-published", "theorem1")
 
+AUTO = "auto"
+CHOSEN = ("steps", "lot")
+"""Fields that may be ``auto``."""
+
 EXCLUSIVE = (("epsilon", "sigma"), ("epochs", "steps"), ("lr", "lr_schedule"))
 """Pairs of fields of which at most one is given."""
 
@@ -101,9 +105,10 @@ class TrainConfig:
     delta: float | None = None
     """Required unless ``sigma`` is 0; a public data set has a default."""
     epochs: int | None = None
-    steps: int | None = None
-    lot: int | None = None
-    """Expected number of records in a step."""
+    steps: int | str | None = None
+    """``auto``: chosen from epsilon."""
+    lot: int | str | None = None
+    """Expected number of records in a step; ``auto``: chosen from epsilon, delta and the number of records."""
     clip: float | None = None
     clip_rule: str = "flat"
     lr: float | None = None
@@ -149,7 +154,7 @@ class TrainConfig:
                 why="It would be ignored.",
                 fix="Leave momentum out, or use the optimizer sgd.",
             )
-        if self.lot is not None and self.records is not None and self.lot > self.records:
+        if isinstance(self.lot, int) and self.records is not None and self.lot > self.records:
             raise InputError(
                 f"lot must be at most records, got lot={self.lot} and records={self.records}.",
                 why="A record is sampled with probability lot / records, which must not pass 1.",
@@ -260,7 +265,7 @@ def _numbers(config: TrainConfig) -> dict[str, float | int]:
         if name in given:
             numbers[name] = checks.positive(name, given[name], why=why)
     for name, (minimum, why) in _COUNTS.items():
-        if name in given:
+        if name in given and not (name in CHOSEN and given[name] == AUTO):
             numbers[name] = checks.count(name, given[name], minimum=minimum, why=why)
     if "delta" in given:
         numbers["delta"] = checks.delta(given["delta"])

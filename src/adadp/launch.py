@@ -10,7 +10,7 @@ import torch
 
 from adadp import checks
 from adadp.accounting import accountant, smallest_noise
-from adadp.config import TrainConfig, require_delta
+from adadp.config import AUTO, TrainConfig, require_delta
 from adadp.errors import InputError
 from adadp.events import GaussianRelease
 from adadp.features import (
@@ -30,6 +30,7 @@ from adadp.owndata import is_own, private_positions
 from adadp.recipes import DEFAULT_FEATURES, DELTAS, OWN, Recipe, recipe_for
 from adadp.runs import RunFolder
 from adadp.sampling import sampler
+from adadp.sizing import auto_lot, auto_steps
 from adadp.train import Status, TrainResult, refuse_finished, train
 from adadp.zoo import find
 from adadp.zoo.models import build_model
@@ -58,7 +59,8 @@ def resolved(config: TrainConfig) -> TrainConfig:
     if own:
         stages = _with_bounds(stages, config)
     config = _with_release_noise(config, stages)
-    return _with_recipe(config, OWN if own else config.data)
+    recipe = _with_defaults(recipe_for(OWN if own else config.data, config.features), parse_method(config.method))
+    return _with_recipe(_with_sizes(config, recipe), recipe)
 
 
 def _with_bounds(stages: tuple[Stage, ...], config: TrainConfig) -> tuple[Stage, ...]:
@@ -73,8 +75,45 @@ def _with_bounds(stages: tuple[Stage, ...], config: TrainConfig) -> tuple[Stage,
     return stages if given or not positions else (Bounds(positions), *stages)
 
 
-def _with_recipe(config: TrainConfig, data: str) -> TrainConfig:
-    recipe = _with_defaults(recipe_for(data, config.features), parse_method(config.method))
+def _with_sizes(config: TrainConfig, recipe: Recipe) -> TrainConfig:
+    """``config`` with numbers for the sizes that are ``auto``, or that the recipe leaves to be chosen."""
+    if recipe.auto and config.epsilon is not None and config.delta is not None:
+        if config.epochs is None and config.steps is None:
+            config = config.replace(steps=AUTO)
+        if config.lot is None and config.steps is not None:
+            config = config.replace(lot=AUTO)
+    if AUTO not in (config.lot, config.steps):
+        return config
+    records = _records(config)
+    if config.epsilon is None or config.delta is None or records is None:
+        raise InputError(
+            "lot or steps is auto, and there is nothing to choose it from.",
+            why="They follow from a target epsilon, delta and a public number of records.",
+            fix="Pass numbers, or epsilon (and records, for data of your own).",
+        )
+    steps = auto_steps(config.epsilon) if config.steps == AUTO else config.steps
+    if config.lot != AUTO:
+        return config.replace(steps=steps)
+    if not isinstance(steps, int):
+        raise InputError("lot is auto, and steps is not given.", fix="Pass steps too, as a number or auto.")
+    noises = tuple(stage.noise_multiplier for stage in released_stages(parse_features(config.features)))
+    lot = auto_lot(
+        epsilon=config.epsilon,
+        delta=config.delta,
+        records=records,
+        steps=steps,
+        before=noises,
+        accountant=config.accountant,
+    )
+    return config.replace(steps=steps, lot=lot)
+
+
+def _records(config: TrainConfig) -> int | None:
+    """The number of records, if it is public."""
+    return config.records or (None if is_own(config.data) else find(config.data).train_records)
+
+
+def _with_recipe(config: TrainConfig, recipe: Recipe) -> TrainConfig:
     filled: dict[str, object] = {}
     if config.model is None:
         filled["model"] = recipe.model
@@ -97,6 +136,9 @@ def _with_recipe(config: TrainConfig, data: str) -> TrainConfig:
                 fix="Pass lr (or lr_schedule), or leave the optimizer out.",
             )
         epochs = filled.get("epochs", config.epochs)
+        lot, records = filled.get("lot", config.lot), _records(config)
+        if isinstance(config.steps, int) and isinstance(lot, int) and records is not None:
+            epochs = -(-config.steps // -(-records // lot))
         if recipe.decay and epochs is not None:
             filled["lr_schedule"] = f"poly:s0={recipe.lr!r},k=1,s_end={recipe.lr / 100:g},period={epochs}"
         else:

@@ -17,7 +17,9 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings that go together. ``decay``: the learning rate falls linearly to a hundredth over the epochs."""
+    """Settings that go together. ``decay``: the learning rate falls linearly to a hundredth over the epochs. ``auto``:
+    with a target epsilon, lot and length are chosen from it (``sizing``), and the numbers here are for runs without.
+    """
 
     model: str
     lot: int
@@ -26,6 +28,7 @@ class Recipe:
     lr: float
     optimizer: str = "sgd"
     decay: bool = False
+    auto: bool = False
 
 
 DEFAULT_FEATURES = {

@@ -85,8 +85,8 @@ class PrivateGradients:
     def release(self, *, paid: bool = False) -> dict[str, Tensor]:
         """Release the gradient of the next lot, into ``.grad`` and as a dict by parameter name.
 
-        ``paid`` says that an earlier process has charged this very step and is being replayed with the same random
-        numbers; only a resumed, seeded run may say so.
+        ``paid`` says that nobody has to be charged: an earlier process has charged this very step, which is repeated
+        with the same random numbers, or an audit repeats a run on public data. Only a seeded run may say so.
         """
         if paid and not self.source.reproducible:
             raise InputError(

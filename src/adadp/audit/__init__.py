@@ -1,5 +1,27 @@
-"""Does the code do what the certificate says? Runs replayed on neighbouring data, release by release."""
+"""Does the code do what the certificate says? Neighbour replay, and attacks that prove lower bounds on epsilon."""
 
+from adadp.audit.attack import ATTACKS, Attack, Audit, audit_method
+from adadp.audit.bounds import LowerBound, lower_bound
+from adadp.audit.canary import Canary
+from adadp.audit.dirac import Dirac
 from adadp.audit.replay import Distance, neighbour_replay
+from adadp.audit.trials import Experiment, Subject, Trials, View, optimizer_by_name, run_trials
 
-__all__ = ["Distance", "neighbour_replay"]
+__all__ = [
+    "ATTACKS",
+    "Attack",
+    "Audit",
+    "Canary",
+    "Dirac",
+    "Distance",
+    "Experiment",
+    "LowerBound",
+    "Subject",
+    "Trials",
+    "View",
+    "audit_method",
+    "lower_bound",
+    "neighbour_replay",
+    "optimizer_by_name",
+    "run_trials",
+]

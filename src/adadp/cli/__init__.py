@@ -11,6 +11,7 @@ import click
 
 from adadp import __version__
 from adadp.cli.accounting import calibrate, delta, epsilon
+from adadp.cli.audit import audit
 from adadp.cli.data import data
 from adadp.cli.ledger import ledger
 from adadp.cli.predict import evaluate, predict
@@ -55,3 +56,4 @@ main.add_command(delta)
 main.add_command(calibrate)
 main.add_command(ledger)
 main.add_command(study)
+main.add_command(audit)

@@ -17,6 +17,7 @@ from adadp.errors import InputError
 
 if TYPE_CHECKING:
     from adadp.studies import CosineStudy, Deviation
+    from adadp.studies.gradients import GradientStudy, Look
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -128,6 +129,49 @@ def functions(
             _wrote(plot_paths(out / f"paths-{each.name}.png", mine))
 
 
+@study.command()
+@click.option("--data", default="mnist", show_default=True, help="A public data set; data of your own is refused.")
+@click.option(
+    "--step", "looks", type=int, multiple=True, default=(100, 1000), show_default=True, help="To look at, repeatable."
+)
+@click.option("--method", default="adadp-published", show_default=True, help="With options: another reading of it.")
+@click.option("--model", default="mlp:1000", show_default=True, help="Name of the network.")
+@click.option("--dim", type=int, default=60, show_default=True, help="Principal components it sees; 0: all values.")
+@click.option("--lot", type=int, default=600, show_default=True, help="Expected number of records in a step.")
+@click.option("--sigma", type=float, default=8.0, show_default=True, help="sigma*.")
+@click.option("--clip", type=float, default=4.0, show_default=True, help="C, used while the gate is closed.")
+@click.option("--rate", type=float, default=0.002, show_default=True, help="Rate of the adaptive step.")
+@_study_options
+def gradients(method: str, out: Path | None, as_json: bool, **settings: Any) -> None:
+    """Does E' foresee the gradient? Figures 4c and 4d of Xu et al. 2020, on public data.
+
+    Trains ADADP as published, which is not private, and looks at its raw gradients before the given steps.
+
+    \b
+    adadp study gradients --out figures
+    adadp study gradients --method adadp-published:clip=lot,square=square-of-mean
+    adadp study gradients --data cancer --dim 0 --model cancer-mlp --lot 56 --step 10 --step 100
+    """
+    from adadp.cli.progress import feature_bar
+    from adadp.methods import parse_method
+    from adadp.studies.gradients import GradientSettings, study_gradients
+
+    chosen = GradientSettings(method=parse_method(method), **settings)
+    with feature_bar() as progress:
+        found = study_gradients(chosen, watch=lambda done, steps: progress("steps", done, steps))
+    numbers = found.to_json()
+    if as_json:
+        click.echo(json.dumps(numbers, allow_nan=False))
+    else:
+        _print_gradients(found)
+    if out is not None:
+        from adadp.studies.plots import plot_gradients, plot_noise
+
+        _wrote(_write_json(out, "gradients.json", numbers))
+        _wrote(plot_gradients(out / "gradients.png", found))
+        _wrote(plot_noise(out / "noise.png", found))
+
+
 def _print_cosine(found: CosineStudy) -> None:
     from rich.box import SIMPLE
     from rich.console import Console
@@ -195,6 +239,52 @@ def _print_functions(found: Sequence[Deviation], settings: object) -> None:
     console.print(table)
     console.print(_HOW_TO_READ)
     console.print(f"settings: {json.dumps(settings)}", markup=False)
+
+
+_HOW_TO_READ_GRADIENTS = """\
+|g|: mean gradient of the lot the step is about to use; sqrt(E'): what the method
+expects of it; sigma_i: the noise on the sum over the lot. rank correlation: of
+|g| and sqrt(E') over all coordinates, and within each parameter. ratio: median of
+|g|/sqrt(E'). All of it is made of raw gradients: public data only."""
+
+
+def _print_gradients(found: GradientStudy) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    from adadp.studies.gradients import quantiles
+
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table("step", "", "5 %", "25 %", "50 %", "75 %", "95 %", "zero", box=SIMPLE, pad_edge=False)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for look in found.looks:
+        parts = (("|g|", look.gradient), ("sqrt(E')", look.estimate), ("sigma_i", look.noise))
+        for place, (name, values) in enumerate(parts):
+            cells = [f"{value:.3g}" for value in quantiles(values).values()]
+            first = str(look.step) if place == 0 else ""
+            zero = f"{(values == 0).mean():.1%}"
+            table.add_row(first, name, *cells, zero, end_section=place == len(parts) - 1)
+    console.print(table)
+    for look in found.looks:
+        console.print(_agreement(look))
+    console.print(f"test accuracy before the last step: {found.accuracy:.4f}; coordinates: {found.coordinates:,}")
+    console.print(_HOW_TO_READ_GRADIENTS)
+    console.print(f"settings: {json.dumps(found.settings.to_json())}", markup=False)
+
+
+def _agreement(look: Look) -> str:
+    """The correlations of a step and the ratio, in a line."""
+    within = ", ".join(f"{name} {_number(value)}" for name, value in look.correlations.items())
+    gate = "" if look.gate_open else ", gate closed"
+    return (
+        f"step {look.step}: rank correlation {_number(look.correlation)} ({within}), ratio {_number(look.ratio)}{gate}"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _pair(pair: Sequence[float]) -> str:

@@ -49,8 +49,8 @@ def _config_options(command: _Command) -> _Command:
                 "--delta", type=float, help="Target delta, well below 1 / number of records.  [default: by data]"
             ),
             click.option("--epochs", type=int, help="Length in epochs.  [default: by data]"),
-            click.option("--steps", type=int, help="Length in steps instead."),
-            click.option("--lot", type=int, help="Expected records per step.  [default: by data]"),
+            click.option("--steps", help="Length in steps instead; auto: by epsilon."),
+            click.option("--lot", help="Expected records per step; auto: by epsilon, delta and N.  [default: by data]"),
             click.option("--clip", type=float, help="l2 bound of one record's gradient.  [default: by data]"),
             click.option(
                 "--clip-rule", help="flat, per-layer, automatic, quantile, or in full: 'automatic:1,gamma=0.01'."
@@ -108,8 +108,9 @@ def train(out: str | None, config_file: str | None, resume: str | None, as_json:
     from adadp import launch
 
     given = {name: value for name, value in flags.items() if value is not None}
-    if "chunk_size" in given:
-        given["chunk_size"] = _chunk_size(given["chunk_size"])
+    for name in ("chunk_size", "lot", "steps"):
+        if name in given:
+            given[name] = _number_or_text(given[name])
     try:
         with training_bar(quiet=as_json) as watch, feature_bar() as progress:
             if resume is not None:
@@ -174,7 +175,7 @@ def _only_resume(given: dict[str, Any], out: str | None, config_file: str | None
         )
 
 
-def _chunk_size(text: str) -> int | str:
+def _number_or_text(text: str) -> int | str:
     return int(text) if text.isdigit() else text
 
 

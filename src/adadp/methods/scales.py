@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,10 @@ from adadp.errors import InputError
 from adadp.methods.base import Tensors
 
 
+_DECADES = 6
+"""Powers of ten that two scales may lie apart: squares of norms and of scales are far from the ends of a float32."""
+
+
 @dataclass(frozen=True)
 class ScaleSettings:
     """How scales follow the second moments of what was released.
@@ -21,7 +26,7 @@ class ScaleSettings:
     ``lowest`` and ``highest``), from step ``start`` on; ``memory`` is the share of the average that a step keeps.
     """
 
-    power: float = 0.5
+    power: float = 0.25
     memory: float = 0.99
     start: int = 20
     lowest: float = 0.1
@@ -44,6 +49,12 @@ class ScaleSettings:
                 why="They are relative to the mean.",
                 fix="Pass lowest below 1 and highest above it.",
             )
+        if self.power * (math.log10(self.highest) - math.log10(self.lowest)) > _DECADES:
+            raise InputError(
+                f"Scales between {self.lowest:g} and {self.highest:g} to the power {self.power:g} lie too far apart.",
+                why=f"Beyond a ratio of 1e{_DECADES} they leave the range of a float32, in which norms are taken.",
+                fix="Pass a smaller power, or bounds that are nearer to 1.",
+            )
 
 
 class ColumnScales:
@@ -65,8 +76,8 @@ class ColumnScales:
     ) -> None:
         self._settings = settings
         self._moments = {name: like[name].new_zeros(shapes[name], dtype=torch.float64) for name in like}
-        self._sizes = {name: like[name].numel() / self._moments[name].numel() for name in like}
-        """Coordinates that share a scale."""
+        self._sizes = {name: like[name].numel() / max(1, self._moments[name].numel()) for name in like}
+        """Coordinates that share a scale; 0 for a parameter without any."""
         self._steps = 0
         self.inverse: Tensors = {name: torch.ones_like(value).float() for name, value in self._moments.items()}
         """1 / k, of a shape that broadcasts to the parameter."""
@@ -80,6 +91,8 @@ class ColumnScales:
         gradients = self.apply(released)
         memory = self._settings.memory
         for name, value in released.items():
+            if not value.numel():
+                continue
             moment = self._moments[name]
             square = _mean_over(value.square(), moment.shape).double()
             moment.mul_(memory).add_((square - deviation**2) / self.inverse[name].double() ** 2, alpha=1 - memory)
@@ -106,8 +119,8 @@ class ColumnScales:
         return total / sum(value.numel() * self._sizes[name] for name, value in values.items())
 
     def tensors(self) -> Tensors:
-        """What a checkpoint keeps: the moments, the scales and how many steps they have seen."""
-        kept = {f"moment/{name}": value for name, value in self._moments.items()}
+        """What a checkpoint keeps, as it is now: the moments, the scales and how many steps they have seen."""
+        kept = {f"moment/{name}": value.clone() for name, value in self._moments.items()}
         kept |= {f"inverse/{name}": value for name, value in self.inverse.items()}
         return kept | {"steps": torch.tensor(self._steps)}
 

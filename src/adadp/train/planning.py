@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from adadp.clipping import clip_rule
-from adadp.config import TrainConfig, require_delta
+from adadp.config import AUTO, TrainConfig, require_delta
 from adadp.errors import InputError
 from adadp.features import parse_features, released_stages
 from adadp.plan import Plan
@@ -16,6 +16,11 @@ from adadp.schedules import Schedule, Uniform, parse_schedule
 def plan_of(config: TrainConfig, records: int) -> Plan:
     """The plan ``config`` asks for on ``records`` records; every number it needs must be in ``config``."""
     require_delta(config)
+    if AUTO in (config.lot, config.steps):
+        raise InputError(
+            "lot or steps is auto, and nothing chooses it here.",
+            fix="Pass numbers; adadp.auto_lot and adadp.auto_steps compute them.",
+        )
     rule = config.clip_rule
     shape: dict[str, Any] = {
         "records": config.records or records,
