@@ -3,8 +3,9 @@
 `make results` runs it. It writes benchmarks/results/accuracy.json and the table in docs/results.md, and prints that of
 the README. A file is a configuration of `adadp train` plus
 
-    epsilons    the budgets it is run at
-    published   an accuracy in percent to compare with for each epsilon, 0 where there is none; ``source``: whose it is
+    epsilons    the budgets it is run at; without it, ``methods``: the methods it is run with, at a given ``sigma``
+    published   an accuracy in percent to compare with for each of them, 0 where there is none; ``source``: whose it is
+    beside      another experiment, to compare with seed by seed
     readme      true: its rows are in the table of the README
     at          settings of their own for some of the epsilons
 
@@ -74,14 +75,17 @@ def measured_so_far(path: Path) -> dict[str, dict[str, Any]]:
 def budgets(path: Path) -> list[tuple[str, TrainConfig, dict[str, Any]]]:
     """The configurations in an experiment file, one per epsilon, under their names, and what is compared with."""
     content = tomllib.loads(path.read_text(encoding="utf-8"))
-    epsilons = content.pop("epsilons")
-    published = content.pop("published", [0] * len(epsilons))
+    variants = [{"epsilon": epsilon} for epsilon in content.pop("epsilons", [])]
+    variants += [{"method": method} for method in content.pop("methods", [])]
+    published = content.pop("published", [0] * len(variants))
     facts = {"experiment": path.stem, "source": content.pop("source", ""), "readme": content.pop("readme", False)}
-    by_epsilon: dict[str, dict[str, Any]] = content.pop("at", {})
+    facts["beside"] = content.pop("beside", "")
+    own: dict[str, dict[str, Any]] = content.pop("at", {})
     found = []
-    for epsilon, other in zip(epsilons, published, strict=True):
-        settings = content | by_epsilon.get(f"{epsilon:g}", {}) | {"epsilon": epsilon}
-        found.append((f"{path.stem}@{epsilon:g}", TrainConfig.from_dict(settings), facts | {"published": other}))
+    for variant, other in zip(variants, published, strict=True):
+        name = " ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in variant.values())
+        settings = content | own.get(name, {}) | variant
+        found.append((f"{path.stem}@{name}", TrainConfig.from_dict(settings), facts | {"published": other}))
     return found
 
 
@@ -91,6 +95,8 @@ def measured(config: TrainConfig) -> dict[str, Any]:
     whole = launch.resolved(config)
     return {
         "data": whole.data,
+        "method": whole.method,
+        "private": runs[0]["epsilon"] is not None,
         "features": whole.features,
         "model": whole.model,
         "optimizer": whole.optimizer,
@@ -122,6 +128,7 @@ def one_run(config: TrainConfig) -> dict[str, Any]:
         "seed": config.seed,
         "test_accuracy": result.test_accuracy,
         "epsilon": certificate["epsilon"],
+        "claimed": certificate.get("claimed_by_paper", {}).get("epsilon"),
         "sigma": result.plan.noise_multiplier_at(0),
         "steps": certificate["steps_done"],
         "seconds": round(result.seconds, 1),
@@ -132,19 +139,45 @@ def one_run(config: TrainConfig) -> dict[str, Any]:
 
 
 def table(results: dict[str, dict[str, Any]], *, readme: bool = False) -> str:
-    """One row per experiment and epsilon: mean and standard deviation over the seeds, and seconds of training."""
+    """One row per experiment and variant: mean and standard deviation over the seeds, and seconds of training."""
     lines = [
-        "| data | features | network | epsilon | delta | test accuracy | seconds | published |",
-        "|---|---|---|---|---|---|---|---|",
+        "| data | method | features | network | epsilon | delta | test accuracy | gain | seconds | published |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     rows = [result for result in results.values() if result["readme"] or not readme]
-    for result in sorted(rows, key=lambda each: (each["data"], each["experiment"], each["epsilon"])):
+    for result in sorted(rows, key=lambda each: (each["data"], each["experiment"], each["epsilon"] or 0)):
         accuracy = f"{100 * float(result['mean']):.2f} ± {100 * float(result['spread']):.2f} %"
         other = f"{result['published']:g} % ({result['source']})" if result["published"] else ""
-        features = re.sub(r",sigma=[\d.]+", "", str(result["features"] or "none"))
-        cells = (result["data"], features, result["model"], f"{result['epsilon']:g}", f"{result['delta']:g}", accuracy)
-        lines.append("| " + " | ".join([*map(str, cells), f"{result['seconds']:.0f}", other]) + " |")
+        features = re.sub(r"[,:]sigma=[\d.]+", "", str(result["features"] or "none"))
+        cells = (
+            result["data"],
+            result["method"],
+            features,
+            result["model"],
+            epsilon_of(result),
+            f"{result['delta']:g}",
+        )
+        difference = paired(result, results)
+        lines.append("| " + " | ".join([*cells, accuracy, difference, f"{result['seconds']:.0f}", other]) + " |")
     return "\n".join(lines)
+
+
+def epsilon_of(result: dict[str, Any]) -> str:
+    """What is certified; for a method that is not private, that nothing is, and what its paper would claim."""
+    if result["private"]:
+        return f"{result['epsilon'] or result['runs'][0]['epsilon']:.4g}"
+    claimed = result["runs"][0]["claimed"]
+    return "none" if claimed is None else f"none ({claimed:.2g} claimed)"
+
+
+def paired(result: dict[str, Any], results: dict[str, dict[str, Any]]) -> str:
+    """How much better than the experiment it stands beside, seed by seed, in points."""
+    other = results.get(f"{result['beside']}@{result['epsilon']:g}") if result["beside"] else None
+    if other is None:
+        return ""
+    theirs = {run["seed"]: run["test_accuracy"] for run in other["runs"]}
+    gains = [100 * (run["test_accuracy"] - theirs[run["seed"]]) for run in result["runs"]]
+    return f"{statistics.mean(gains):+.2f} ± {statistics.stdev(gains):.2f}"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Every side has a process of its own. The sides of a network take turns, one at a time, round after round, at one and at
 two threads, and the median CPU time of a step counts. A private step is the whole of it: the lot gathered, forward and
 backward pass, clipping, noise, the charge in a ledger on disk (AdaDP) or in the accountant's list (Opacus), and the
-optimizer. Then come the peak of memory, and the parts of AdaDP's step beside those of the plain one. Nothing is
+optimizer. Then come the peak of memory, and the parts of AdaDP's steps beside those of the plain one. Nothing is
 asserted. A side that cannot run a network is reported with its reason. The machine should have nothing else to do.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 from harness import PAGE, RESULTS, ROOT, facts, table, versions_text, write_section
 from rich.console import Console
 from rich.table import Table
-from step_sides import CASES, OPACUS, OURS, PLAIN, SIDES, Case
+from step_sides import CASES, METHODS, OPACUS, OURS, PLAIN, SIDES, Case
 from step_worker import Worker
 
 THREADS = (1, 2)
@@ -87,7 +87,7 @@ class Measured:
 def measure(case: Case, rounds: int, *, quick: bool) -> Measured:
     measured = Measured(case)
     with ExitStack() as stack:
-        workers = {side: Worker(case.name, side) for side in SIDES}
+        workers = {side: Worker(case.name, side) for side in case.sides}
         for side, worker in list(workers.items()):
             stack.callback(worker.close)
             if worker.failure:
@@ -99,7 +99,7 @@ def measure(case: Case, rounds: int, *, quick: bool) -> Measured:
                     measured.timed.setdefault((side, threads), Timed()).take_turn(worker, threads)
         if not quick:
             measured.memory = {side: worker.peak() for side, worker in workers.items()}
-        for side in (OURS, PLAIN):
+        for side in (*METHODS, PLAIN):
             times = measured.times(side, 1)
             if times is not None:
                 steps = max(5, min(100, int((500 if quick else 3000) / times[1])))
@@ -114,13 +114,14 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.0f}" if value >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
-HEADER = ("side", "threads", "CPU ms", "x plain", "wall ms", "x plain", "peak MB", "x plain")
+HEADER = ("side", "threads", "CPU ms", "x plain", "x dpsgd", "wall ms", "x plain", "peak MB", "x plain")
+"""``dpsgd`` is that of AdaDP."""
 
 
 def rows(measured: Measured) -> list[tuple[str, ...]]:
     found = []
     threads = sorted({count for _, count in measured.timed})
-    for side in SIDES:
+    for side in measured.case.sides:
         for count in threads:
             times, plain = measured.times(side, count), measured.times(PLAIN, count)
             if times is None or plain is None:
@@ -134,16 +135,21 @@ def rows(measured: Measured) -> list[tuple[str, ...]]:
                     str(count),
                     number(times[0]),
                     f"{times[0] / plain[0]:.2f}",
+                    _times(measured.ratio(side, OURS, count)),
                     number(times[1]),
                     f"{times[1] / plain[1]:.2f}",
                     number(memory),
-                    "" if memory is None or base is None else f"{memory / base:.2f}",
+                    _times(None if memory is None or base is None else memory / base),
                 )
             )
     return found
 
 
-SUMMARY = ("network", "threads", "adadp x plain", "best mode of opacus", "x plain", "x adadp")
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}"
+
+
+SUMMARY = ("network", "threads", "adadp dpsgd x plain", "best mode of opacus", "x plain", "x adadp dpsgd")
 
 
 def summary(all_measured: list[Measured]) -> list[tuple[str, ...]]:
@@ -166,14 +172,33 @@ def summary(all_measured: list[Measured]) -> list[tuple[str, ...]]:
     return found
 
 
+METHOD_SUMMARY = ("network", "threads", *(f"{method} {over}" for method in METHODS for over in ("x plain", "x dpsgd")))
+
+
+def method_summary(all_measured: list[Measured]) -> list[tuple[str, ...]]:
+    """The methods of AdaDP side by side."""
+    return [
+        (
+            measured.case.name,
+            str(count),
+            *(_times(measured.ratio(side, other, count)) for side in METHODS for other in (PLAIN, OURS)),
+        )
+        for measured in all_measured
+        for count in sorted({count for _, count in measured.timed})
+    ]
+
+
 def parts_rows(measured: Measured) -> list[tuple[str, ...]]:
-    ours, plain = measured.parts.get(OURS, {}), measured.parts.get(PLAIN, {})
-    ordered = sorted(ours, key=lambda part: -ours[part])
-    found = [(part, f"{ours[part]:.2f}", f"{plain[part]:.2f}" if part in plain else "") for part in ordered]
-    return [*found, ("sum", f"{sum(ours.values()):.2f}", f"{sum(plain.values()):.2f}")]
+    """A row for each part of a step, a column for each side of AdaDP that ran, and for the plain one."""
+    columns = list(measured.parts.values())
+    largest = {part: max(column.get(part, 0.0) for column in columns) for column in columns for part in column}
+    ordered = sorted(largest, key=lambda part: -largest[part])
+    found = [(part, *(f"{column[part]:.2f}" if part in column else "" for column in columns)) for part in ordered]
+    return [*found, ("sum", *(f"{sum(column.values()):.2f}" for column in columns))]
 
 
-PARTS = ("part", "adadp", "plain")
+def parts_header(measured: Measured) -> tuple[str, ...]:
+    return ("part", *measured.parts)
 
 
 def markdown(all_measured: list[Measured], known: dict[str, Any]) -> list[str]:
@@ -185,23 +210,29 @@ def markdown(all_measured: list[Measured], known: dict[str, Any]) -> list[str]:
         "",
         "The sides of a network took turns, each in a process of its own. CPU time counts; at two threads it includes",
         "what a thread spends waiting for the other in a loop, so the wall time stands beside it. Every private side",
-        "clips flat, adds noise and steps by SGD on lots of the same size. AdaDP does more in its step: it draws its",
+        "adds noise and steps by SGD on lots of the same size, and all but the published ADADP clip flat. AdaDP has a",
+        "side for each method: `dpsgd`, which is what Opacus does; `adadp`, with scales from the first step on; and,",
+        "for the MLPs, `adadp-published` with clip=example and its gate open, which is not private and clamps every",
+        "coordinate of every record's gradient. AdaDP does more in its step than Opacus: it draws its",
         "lots, takes its noise from a cryptographic generator, rounds it to a grid, and charges a ledger on disk",
         "before every release. Opacus runs without `secure_mode`, is handed its lots and spared its data loader. For",
         "the transformer it is given `DPMultiheadAttention` by its own `ModuleValidator.fix` (with `batch_first=True`",
         "it does not compute what `nn.MultiheadAttention` does, but as much) and contiguous indices for embeddings,",
         "which its ghost mode needs. The peak of memory is what a step needs beside what is there between steps.",
         "",
-        "The first table is the summary: CPU time over that of the plain step, and over that of AdaDP.",
+        "The first table is the summary: CPU time over that of the plain step, and over that of AdaDP's DP-SGD. The",
+        "second compares the methods of AdaDP.",
         "",
         *table(SUMMARY, summary(all_measured)),
+        "",
+        *table(METHOD_SUMMARY, method_summary(all_measured)),
     ]
     for measured in all_measured:
         case = measured.case
         lines += ["", f"### {case.name}", "", f"{case.text}; lots of {case.lot} of {case.records:,} records.", ""]
         lines += table(HEADER, rows(measured))
         lines += ["", "Where the time of a step goes, CPU milliseconds at one thread:", ""]
-        lines += table(PARTS, parts_rows(measured))
+        lines += table(parts_header(measured), parts_rows(measured))
     return lines
 
 
@@ -231,7 +262,7 @@ def show(console: Console, measured: Measured) -> None:
     for row in rows(measured):
         shown.add_row(*row)
     console.print(shown)
-    shown = Table(*PARTS, title="CPU milliseconds at one thread", title_justify="left")
+    shown = Table(*parts_header(measured), title="CPU milliseconds at one thread", title_justify="left")
     for row in parts_rows(measured):
         shown.add_row(*row)
     console.print(shown)

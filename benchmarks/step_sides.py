@@ -1,7 +1,8 @@
 """The networks of the step benchmark, and one training step of each on every side: plain PyTorch, Opacus, AdaDP.
 
 A side is built once and then steps on lots of the same size. Every private side clips to the same bound and adds noise
-of the same multiplier; every side gathers its lot from the same tensors and ends with the same optimizer.
+of the same multiplier; every side gathers its lot from the same tensors and ends with the same optimizer. AdaDP has a
+side for each of its methods, DP-SGD first.
 """
 
 from __future__ import annotations
@@ -20,12 +21,20 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from adadp import Ledger, Plan, PlannedBudget, PrivateGradients
 from adadp.losses import cross_entropy
+from adadp.methods import PublishedQuery, parse_method
 from adadp.zoo.models import build_model, small_transformer
 
 OPACUS = load("opacus")
-PLAIN, OURS = "pytorch, not private", "adadp"
+PLAIN, OURS = "pytorch, not private", "adadp dpsgd"
+METHODS = {
+    OURS: "dpsgd",
+    "adadp adadp": "adadp:start=1",
+    "adadp adadp-published": "adadp-published:threshold=0",
+}
+"""The sides of AdaDP, and their methods: with scales from the first step on, and with the gate of Algorithm 1 open."""
+PUBLISHED = "adadp adadp-published"
 OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
-SIDES = (PLAIN, *(f"opacus {mode}" for mode in OPACUS_MODES), OURS)
+SIDES = (PLAIN, *(f"opacus {mode}" for mode in OPACUS_MODES), *METHODS)
 CLIP, NOISE, RATE, CLASSES = 1.0, 1.0, 0.05, 10
 STEPS = 1_000_000
 """Planned for the ledger: more than any run makes."""
@@ -42,6 +51,12 @@ class Case:
     build: Callable[[], nn.Module]
     draw: Callable[[int], Tensor]
     """So many made-up inputs."""
+    published: bool = False
+    """Whether the published ADADP can be afforded: it clamps every coordinate of every record's gradient."""
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return tuple(side for side in SIDES if self.published or side != PUBLISHED)
 
     def data(self) -> tuple[Tensor, Tensor]:
         """Made-up inputs and labels."""
@@ -76,6 +91,7 @@ CASES = (
         600,
         lambda: build_model("mlp", input_shape=(60,), classes=CLASSES, seed=0),
         lambda count: torch.randn(count, 60),
+        published=True,
     ),
     Case(
         "mlp-784",
@@ -84,6 +100,7 @@ CASES = (
         600,
         lambda: build_model("mlp", input_shape=(784,), classes=CLASSES, seed=0),
         lambda count: torch.rand(count, 784),
+        published=True,
     ),
     Case(
         "mnist-cnn",
@@ -124,28 +141,36 @@ def build_side(name: str, case: Case, data: tuple[Tensor, Tensor], folder: Path)
     """The side ``name``; whatever keeps it from running the case comes out as an exception."""
     if name == PLAIN:
         return _plain(case, data)
-    if name == OURS:
-        private, optimizer = our_parts(case, data, folder)
-
-        def step() -> None:
-            private.release()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return Side(step, private.ledger.close)
+    if name in METHODS:
+        return _ours(name, case, data, folder)
     if OPACUS is None:
         raise ModuleNotFoundError("opacus is not installed")
     return _opacus(name.removeprefix("opacus "), case, data)
 
 
+def _ours(name: str, case: Case, data: tuple[Tensor, Tensor], folder: Path) -> Side:
+    private, optimizer = our_parts(name, case, data, folder)
+
+    def step() -> None:
+        private.release()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    if isinstance(private.query, PublishedQuery) and private.query._box is None:
+        raise RuntimeError("the gate is closed, so this would be the time of DP-SGD")
+    return Side(step, private.ledger.close)
+
+
 def our_parts(
-    case: Case, data: tuple[Tensor, Tensor], folder: Path, loss: Callable[..., Tensor] = cross_entropy
+    name: str, case: Case, data: tuple[Tensor, Tensor], folder: Path, loss: Callable[..., Tensor] = cross_entropy
 ) -> tuple[PrivateGradients, torch.optim.Optimizer]:
     """AdaDP as a user's own loop has it: secure randomness, a ledger on disk, chunks chosen by itself."""
     model = case.build()
     plan = Plan.of_noise(noise=NOISE, records=case.records, lot_size=case.lot, steps=STEPS, clip=CLIP, sampling="fixed")
     ledger = Ledger.create(folder / f"{case.name}.jsonl", budget=PlannedBudget(plan.event()))
-    return PrivateGradients(model, data, loss, plan, ledger), torch.optim.SGD(model.parameters(), lr=RATE)
+    private = PrivateGradients(model, data, loss, plan, ledger, method=parse_method(METHODS[name]))
+    return private, torch.optim.SGD(model.parameters(), lr=RATE)
 
 
 def _batches(case: Case, data: tuple[Tensor, Tensor]) -> Callable[[], tuple[Tensor, Tensor]]:

@@ -23,7 +23,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from step_sides import CASES, OURS, Case, Side, build_side, our_parts, plain_parts
+from step_sides import CASES, METHODS, Case, Side, build_side, our_parts, plain_parts
 
 from adadp.gradients.capture import Capture
 from adadp.losses import cross_entropy
@@ -177,14 +177,14 @@ class Stopwatch:
 
 def _parts(name: str, case: Case, _side: Side, steps: int) -> dict[str, float]:
     torch.set_num_threads(1)
-    return _parts_of_ours(case, steps) if name == OURS else _parts_of_plain(case, steps)
+    return _parts_of_ours(name, case, steps) if name in METHODS else _parts_of_plain(case, steps)
 
 
-def _parts_of_ours(case: Case, steps: int) -> dict[str, float]:
+def _parts_of_ours(side: str, case: Case, steps: int) -> dict[str, float]:
     """AdaDP's own code, with a clock around the functions that make up its step."""
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        private, optimizer = our_parts(case, case.data(), Path(folder), watch.around("forward", cross_entropy))
+        private, optimizer = our_parts(side, case, case.data(), Path(folder), watch.around("forward", cross_entropy))
         stack.callback(private.ledger.close)
         for owner, name, part in (
             (private.lots, "lot", "draw the lot"),
@@ -195,6 +195,10 @@ def _parts_of_ours(case: Case, steps: int) -> dict[str, float]:
             (Capture, "__init__", "norms"),
             (Capture, "square_norms", "norms"),
             (Capture, "weighted_sums", "weighted sums"),
+            (Capture, "clamped_sums", "clamped sums"),
+            (Capture, "square_sums", "sums of squares"),
+            (private.query, "settle", "scale the sum"),
+            (private.query, "learn", "learn from what was released"),
             (type(private.source), "normal", "draw normals"),
             (GaussianMechanism, "release", "round and add noise"),
         ):

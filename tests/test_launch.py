@@ -18,6 +18,7 @@ from adadp.launch import resolved, resume, start
 from adadp.ledger import Ledger
 from adadp.recipes import DEFAULT_FEATURES, DELTAS, OWN, RECIPES, recipe_for
 from adadp.runs import RunFolder
+from adadp.sizing import auto_steps
 from adadp.train import fit, verify_run
 
 SHORT = TrainConfig("cancer", sigma=2.0, delta=1e-4, steps=4, seed=0, threads=1)
@@ -34,18 +35,17 @@ def test_every_data_set_has_a_recipe_that_fits_it():
     assert {data for data, _ in RECIPES} - {OWN} <= set(zoo.DATA_SETS) == set(DELTAS)
     for name, entry in zoo.DATA_SETS.items():
         whole = resolved(TrainConfig(name, epsilon=1.0))
-        recipe = recipe_for(name, DEFAULT_FEATURES.get(name))
-        assert (whole.lot, whole.epochs, whole.clip, whole.model, whole.optimizer) == (
-            recipe.lot,
-            recipe.epochs,
-            recipe.clip,
-            recipe.model,
-            recipe.optimizer,
-        )
+        features = DEFAULT_FEATURES.get(name)
+        recipe = recipe_for(name, features)
+        assert (whole.clip, whole.model, whole.optimizer) == (recipe.clip, recipe.model, recipe.optimizer)
+        sizes = (None, auto_steps(1.0)) if recipe.auto else (recipe.epochs, None)
+        assert (whole.epochs, whole.steps) == sizes
+        assert recipe.auto or whole.lot == recipe.lot
         assert whole.lot < entry.train_records
         assert recipe_for(name, None).model == entry.default_model
         assert whole.delta == DELTAS[name] < 1 / entry.train_records
-        assert whole.features == DEFAULT_FEATURES.get(name)
+        stages = [stage.name for stage in parse_features(whole.features)]
+        assert stages == ([] if features is None else [features, "equalise"])
         assert resolved(whole) == whole
 
 
@@ -53,7 +53,8 @@ def test_every_data_set_has_a_recipe_that_fits_it():
 def test_every_recipe_trains_with_its_features(data, kind):
     whole = resolved(TrainConfig("mnist" if data == OWN else data, epsilon=1.0, features=kind))
     if data != OWN:
-        assert (whole.model, whole.lot) == (RECIPES[data, kind].model, RECIPES[data, kind].lot)
+        assert whole.model == RECIPES[data, kind].model
+        assert RECIPES[data, kind].auto or whole.lot == RECIPES[data, kind].lot
     assert whole.lr is not None or whole.lr_schedule is not None
 
 

@@ -25,9 +25,9 @@ from adadp.features import (
 )
 from adadp.features.bounds import Bounds
 from adadp.inputs import load_inputs
-from adadp.methods import Method, parse_method
+from adadp.methods import AdaDp, Method, parse_method
 from adadp.owndata import is_own, private_positions
-from adadp.recipes import DEFAULT_FEATURES, DELTAS, OWN, Recipe, recipe_for
+from adadp.recipes import DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
 from adadp.runs import RunFolder
 from adadp.sampling import sampler
 from adadp.sizing import auto_lot, auto_steps
@@ -48,18 +48,20 @@ def resolved(config: TrainConfig) -> TrainConfig:
     if not own:
         find(config.data)
         _refuse_own_settings(config)
-    filled: dict[str, object] = {"method": str(parse_method(config.method))}
+    method = parse_method(config.method)
+    filled: dict[str, object] = {"method": str(method)}
     if config.delta is None and config.sigma != 0 and config.data in DELTAS:
         filled["delta"] = DELTAS[config.data]
     if config.features is None and config.model is None and config.data in DEFAULT_FEATURES:
-        filled["features"] = DEFAULT_FEATURES[config.data]
+        equalised = isinstance(method, AdaDp) and config.sigma is None  # its noise is a share of epsilon
+        filled["features"] = DEFAULT_FEATURES[config.data] + (f"+{EQUALISED}" if equalised else "")
     config = config.replace(**filled)
     require_delta(config)
     stages = parse_features(config.features)
     if own:
         stages = _with_bounds(stages, config)
     config = _with_release_noise(config, stages)
-    recipe = _with_defaults(recipe_for(OWN if own else config.data, config.features), parse_method(config.method))
+    recipe = _with_defaults(recipe_for(OWN if own else config.data, config.features), method)
     return _with_recipe(_with_sizes(config, recipe), recipe)
 
 

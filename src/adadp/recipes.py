@@ -39,6 +39,9 @@ DEFAULT_FEATURES = {
 }
 """Data set -> the features it gets where neither features nor a model are named."""
 
+EQUALISED = "equalise"
+"""What the method adadp puts after such features; see docs/methods/adadp.md."""
+
 DELTAS = {
     "cancer": 1e-4,
     "mnist": 1e-5,
@@ -54,7 +57,9 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("cancer", NONE): Recipe("cancer-mlp", lot=56, epochs=20, clip=1.0, lr=0.5),
     ("mnist", NONE): Recipe("mlp:1000", lot=2400, epochs=40, clip=1.0, lr=4.0),
     ("mnist", "pca"): Recipe("mnist-mlp", lot=1200, epochs=16, clip=1.0, lr=0.01, optimizer="adam", decay=True),
-    ("mnist", "scatter"): Recipe("linear-no-bias", lot=1200, epochs=16, clip=0.1, lr=0.1, optimizer="adam", decay=True),
+    ("mnist", "scatter"): Recipe(
+        "linear-no-bias", lot=1200, epochs=16, clip=0.1, lr=0.14, optimizer="adam", decay=True, auto=True
+    ),
     ("cifar10", "scatter"): Recipe(
         "linear-no-bias", lot=4000, epochs=48, clip=0.1, lr=0.1, optimizer="adam", decay=True
     ),
@@ -81,6 +86,8 @@ _BY_FEATURES: dict[str, Recipe] = {
 def recipe_for(data: str, features: str | None) -> Recipe:
     """The recipe for a data set (``OWN`` for any other data) and the features before the network."""
     names = [stage.name for stage in parse_features(features)]
+    if names[-1:] == [EQUALISED] and len(names) > 1:  # the same features, in better shape
+        names.pop()
     kind = "+".join(names) or NONE
     own = RECIPES.get((data, kind))
     if own is not None:

@@ -15,6 +15,7 @@ Nothing here looks at data. N is public: the size of a public data set, or the n
 
 from __future__ import annotations
 
+import functools
 import math
 
 from adadp.plan import Plan
@@ -29,6 +30,7 @@ def auto_steps(epsilon: float) -> int:
     return max(FEWEST, round(STEPS * min(1.0, math.sqrt(epsilon / FULL_LENGTH)) / 10) * 10)
 
 
+@functools.cache
 def auto_lot(
     *, epsilon: float, delta: float, records: int, steps: int, before: tuple[float, ...] = (), accountant: str = "pld"
 ) -> int:

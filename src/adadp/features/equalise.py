@@ -56,7 +56,7 @@ class Equalise(ReleasedStage):
     """Coordinates in which directions are looked for, at most."""
 
     name: ClassVar[str] = "equalise"
-    budget_share: ClassVar[float] = 0.3
+    budget_share: ClassVar[float] = 0.2
 
     def __post_init__(self) -> None:
         if self.sigma is not None:

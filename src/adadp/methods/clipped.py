@@ -47,7 +47,9 @@ class ClippedSum(Query):
             total = {GRADIENT: self._engine.zeros()}
             if isinstance(self._rule, AdaptiveClipRule):
                 total[COUNT] = {COUNT: next(iter(total[GRADIENT].values())).new_zeros((), device="cpu").double()}
-        return total if self._scales is None else total | {GRADIENT: self._scales.apply(total[GRADIENT])}
+        # In double precision always: else how finely a release is rounded would tell how many chunks its lot had.
+        gradients = {name: value.double() for name, value in total[GRADIENT].items()}
+        return total | {GRADIENT: gradients if self._scales is None else self._scales.apply(gradients)}
 
     def l2_bounds(self) -> dict[str, float]:
         bounds = {GRADIENT: self._rule.l2_bound(len(self._groups), self._state)}

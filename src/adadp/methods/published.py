@@ -267,5 +267,5 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def _quotient(values: Tensor, divisors: Tensor) -> Tensor:
-    """``values`` / ``divisors``, and 0 where the divisor is 0."""
-    return (values / divisors).where(divisors > 0, 0.0)
+    """``values`` / ``divisors``, and 0 where both are 0: a sum that was clamped to nothing is nothing."""
+    return (values / divisors).nan_to_num_(0.0)

@@ -13,7 +13,6 @@ from adadp import checks
 from adadp.errors import InputError
 from adadp.methods.base import Tensors
 
-
 _DECADES = 6
 """Powers of ten that two scales may lie apart: squares of norms and of scales are far from the ends of a float32."""
 
