@@ -54,7 +54,8 @@ MAY_IMPORT["step"] |= {"sampling", "clipping", "gradients", "noise"}
 MAY_IMPORT["report"] = _BELOW_PLAN | {"ledger", "plan", "config", "runs", "features", "methods", PUBLIC}
 MAY_IMPORT["audit"] = _BELOW_PLAN | {"noise", "randomness", "plan", "step", "ledger", "clipping", "records", "losses"}
 MAY_IMPORT["audit"] |= {"methods", "report", "zoo"}
-MAY_IMPORT["studies"] = {"errors", "checks", "randomness"}
+MAY_IMPORT["studies"] = {"errors", "checks", "randomness", "clipping", "features", "ledger", "losses", "methods"}
+MAY_IMPORT["studies"] |= {"owndata", "plan", "step", "zoo"}
 MAY_IMPORT["train"] = _BELOW_PLAN | {
     "ledger",
     "clipping",

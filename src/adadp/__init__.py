@@ -37,9 +37,11 @@ if TYPE_CHECKING:
     )
     from adadp.gradients import GradientEngine, replace_batchnorm
     from adadp.ledger import Ledger, PlannedBudget, read_ledger
+    from adadp.methods import AdaDp, DpSgd, Method, parse_method
     from adadp.plan import Plan
     from adadp.predict import TrainedModel, load_model
     from adadp.schedules import parse_schedule
+    from adadp.sizing import auto_lot, auto_steps
     from adadp.step import PrivateGradients
     from adadp.train import TrainResult, fit
 
@@ -81,25 +83,30 @@ _HOMES = {
     ),
     "adadp.gradients": ("GradientEngine", "replace_batchnorm"),
     "adadp.ledger": ("Ledger", "PlannedBudget", "read_ledger"),
+    "adadp.methods": ("AdaDp", "DpSgd", "Method", "parse_method"),
     "adadp.plan": ("Plan",),
     "adadp.predict": ("TrainedModel", "load_model"),
     "adadp.schedules": ("parse_schedule",),
+    "adadp.sizing": ("auto_lot", "auto_steps"),
     "adadp.step": ("PrivateGradients",),
     "adadp.train": ("TrainResult", "fit"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AdaDp",
     "AdaptivelyChosen",
     "Answer",
     "Automatic",
     "ClipRule",
     "Composed",
+    "DpSgd",
     "FixedSizeSampled",
     "Flat",
     "GaussianRelease",
     "GradientEngine",
     "Ledger",
+    "Method",
     "Neighbours",
     "PerLayer",
     "PerLayerJoint",
@@ -120,12 +127,15 @@ __all__ = [
     "ZcdpFilter",
     "__version__",
     "accountant",
+    "auto_lot",
+    "auto_steps",
     "fit",
     "load_model",
     "longest",
     "longest_within_rho",
     "most_repetitions",
     "parse_clip_rule",
+    "parse_method",
     "parse_schedule",
     "read_ledger",
     "replace_batchnorm",

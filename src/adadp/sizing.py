@@ -1,10 +1,10 @@
 """How large a lot and how long a run: ``--lot auto`` and ``--steps auto``, from (epsilon, delta, N) alone.
 
-**Lots.** For a given length, what reaches the model is a sum with noise of deviation sigma(L) C over L records: noise per
-record sigma(L) / L. A larger lot always has less of it, down to that of the whole data set in every step, and costs
+**Lots.** For a given length, what reaches the model is a sum with noise of deviation sigma(L) C over L records: noise
+per record sigma(L) / L. A larger lot always has less of it, down to that of the whole data set in every step, and costs
 proportionally more time. Most of the gain comes early: the rule takes the smallest lot at which the noise per record is
-at most ``ENOUGH`` times that of the whole data set, never more than ``EPOCHS`` passes over the data, and no lot so small
-that drawing it is a noise of its own: a fiftieth of the data, or 64 records.
+at most ``ENOUGH`` times that of the whole data set, never more than ``EPOCHS`` passes over the data, and no lot so
+small that drawing it is a noise of its own: a fiftieth of the data, or 64 records.
 
 **Steps.** A run needs some hundred steps of an adaptive optimizer to converge, and every further step takes a share of
 the budget from the others. ``STEPS`` is what the measurements in docs/methods/adadp.md suggest; where epsilon is small

@@ -87,12 +87,8 @@ class Method(ABC):
     @final
     def __str__(self) -> str:
         changed = [
-            f"{field.name}={_text(getattr(self, field.name))}"
+            f"{field.name}={getattr(self, field.name)}"
             for field in fields(self)
             if getattr(self, field.name) != field.default
         ]
         return ":".join([self.name, *([",".join(changed)] if changed else [])])
-
-
-def _text(value: object) -> str:
-    return f"{value:.17g}" if isinstance(value, float) and float(f"{value:g}") != value else f"{value}"

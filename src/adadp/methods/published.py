@@ -183,7 +183,7 @@ class PublishedQuery(Query):
         return gradients
 
     def tensors(self) -> Tensors:
-        return dict(self._moments)
+        return {name: moment.clone() for name, moment in self._moments.items()}
 
     def restore(self, clip_state: ClipState, tensors: Mapping[str, Tensor]) -> None:  # noqa: ARG002
         for name, moment in self._moments.items():

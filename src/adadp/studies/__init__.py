@@ -1,12 +1,13 @@
-"""Small experiments of papers that need no data, recomputed: what is printed, and what comes out.
+"""Small experiments of papers, recomputed: what is printed, and what comes out.
 
     cosine.py     the worked example to Lemma 1 of Xu et al. 2020: which noise turns a query least
     functions.py  test functions of optimisation in the plane
     descent.py    ADADP, ADAL and DP-SGD on them, with given noise
     deviation.py  how far the noise leads each away from its own path without noise
+    gradients.py  ADADP as published on public data; not imported here, since torch is slow to load
     plots.py      the figures; imported only by who draws, since matplotlib is slow to load
 
-Nothing here is private or claims to be: there are no records.
+Nothing here is private or claims to be: where there are records, they are public.
 """
 
 from adadp.studies.cosine import Choice, CosineStudy, Kept, study_cosine

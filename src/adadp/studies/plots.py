@@ -18,6 +18,7 @@ from adadp.studies.cosine import CosineStudy
 from adadp.studies.descent import Method
 from adadp.studies.deviation import Deviation
 from adadp.studies.functions import Array
+from adadp.studies.gradients import GradientStudy
 
 LABELS = {
     Method.ADADP: "ADADP (adaptive noise, adaptive rate)",
@@ -26,6 +27,8 @@ LABELS = {
 }
 COLOURS = {Method.ADADP: "#0072b2", Method.ADAL: "#009e73", Method.DPSGD: "#d55e00"}
 _PRINTED: dict[str, Any] = {"marker": "D", "color": "black", "linestyle": "none", "markersize": 6, "zorder": 5}
+_GRADIENT, _ESTIMATE = "#d55e00", "#0072b2"
+_BINS = 80
 _CONTOURS = 16
 _GRID = 220
 
@@ -146,6 +149,88 @@ def plot_deviations(path: str | Path, found: Sequence[Deviation]) -> Path:
     axes.set_axisbelow(True)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
     return _save(figure, path)
+
+
+def plot_gradients(path: str | Path, study: GradientStudy) -> Path:
+    """Figure 4c: |g_t| against sqrt(E'_{t-1}) of every coordinate, a column per look, and both distributions below."""
+    looks = study.looks
+    figure, panels = plt.subplots(
+        2,
+        len(looks),
+        figsize=(max(6.0, 4.8 * len(looks)), 8.0),
+        sharey="row",
+        height_ratios=(3, 2),
+        layout="constrained",
+        squeeze=False,
+    )
+    shown = [(look.estimate[look.shown], look.gradient[look.shown]) for look in looks]
+    low, high = _decades(np.concatenate([np.concatenate(pair) for pair in shown]))
+    bins = np.geomspace(low, high, _BINS).tolist()
+    for (above, below), look, (estimate, gradient) in zip(panels.T, looks, shown, strict=True):
+        above.set(xscale="log", yscale="log", ylim=(low, high), xlim=(low, high))
+        if len(estimate):
+            extent = (np.log10(low), np.log10(high)) * 2
+            above.hexbin(
+                estimate, gradient, gridsize=60, xscale="log", yscale="log", extent=extent, bins="log", cmap="Blues"
+            )
+        above.plot((low, high), (low, high), color="black", linewidth=0.9, linestyle="--", label="|g| = sqrt(E')")
+        said = "not defined" if look.correlation is None else f"{look.correlation:.2f}"
+        ratio = "" if look.ratio is None else f", median |g|/sqrt(E') {look.ratio:.2g}"
+        above.set_title(f"step {look.step}: rank correlation {said}{ratio}", fontsize=9.5)
+        for values, name, colour in ((look.gradient, "|g|", _GRADIENT), (look.estimate, "sqrt(E')", _ESTIMATE)):
+            label = f"{name}, 0 for {np.mean(values == 0):.0%}" if (values == 0).any() else name
+            below.hist(values, bins=bins, histtype="step", linewidth=1.6, color=colour, label=label)
+        below.legend(fontsize=8.5, frameon=False, loc="upper left")
+        above.set_xlabel("sqrt(E')")
+        below.set(xscale="log", xlim=(low, high), xlabel="|g|, sqrt(E')")
+        below.grid(alpha=0.3, linewidth=0.6)
+    panels[0][0].legend(fontsize=8.5, frameon=False, loc="upper left")
+    panels[0][0].set_ylabel("|g| of the mean of the coming lot")
+    panels[1][0].set_ylabel("coordinates")
+    figure.suptitle(_run(study), fontsize=10)
+    return _save(figure, path)
+
+
+def plot_noise(path: str | Path, study: GradientStudy) -> Path:
+    """Figure 4d: how sigma_i is distributed over the coordinates, a line per look."""
+    figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
+    noise = np.concatenate([look.noise for look in study.looks])
+    if (noise > 0).any():
+        bins = np.geomspace(*_decades(noise[noise > 0]), _BINS).tolist()
+        axes.set_xscale("log")
+        for place, look in enumerate(study.looks):
+            colour = plt.get_cmap("viridis")(0.85 * place / max(1, len(study.looks) - 1))
+            median = float(np.median(look.noise))
+            gate = "" if look.gate_open else " (gate closed: the same for all)"
+            axes.hist(
+                look.noise,
+                bins=bins,
+                histtype="step",
+                linewidth=1.8,
+                color=colour,
+                label=f"step {look.step}: median {median:.3g}{gate}",
+            )
+            axes.axvline(median, color=colour, linewidth=0.9, linestyle="--")
+        axes.legend(fontsize=8.5, frameon=False, loc="upper left")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("sigma_i, the noise on the sum over a lot")
+    axes.set_ylabel("coordinates")
+    axes.set_title(_run(study), fontsize=10)
+    axes.grid(alpha=0.3, linewidth=0.6)
+    return _save(figure, path)
+
+
+def _decades(values: Array) -> tuple[float, float]:
+    """What an axis shows of positive ``values``: all but one in a thousand at the lower end, and some room."""
+    if not len(values):
+        return 0.1, 1.0
+    return float(np.quantile(values, 0.001)) / 1.5, float(values.max()) * 1.5
+
+
+def _run(study: GradientStudy) -> str:
+    """What was trained, in a line."""
+    settings = study.settings
+    return f"{settings.method} on {settings.data}, {study.coordinates:,} coordinates, sigma* = {settings.sigma:g}"
 
 
 def _window(found: Sequence[Deviation]) -> tuple[tuple[float, float], tuple[float, float]]:
