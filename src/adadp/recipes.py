@@ -56,7 +56,9 @@ DELTAS = {
 RECIPES: dict[tuple[str, str], Recipe] = {
     ("cancer", NONE): Recipe("cancer-mlp", lot=56, epochs=20, clip=1.0, lr=0.5),
     ("mnist", NONE): Recipe("mlp:1000", lot=2400, epochs=40, clip=1.0, lr=4.0),
-    ("mnist", "pca"): Recipe("mnist-mlp", lot=1200, epochs=16, clip=1.0, lr=0.01, optimizer="adam", decay=True),
+    ("mnist", "pca"): Recipe(
+        "mnist-mlp", lot=1200, epochs=16, clip=1.0, lr=0.01, optimizer="adam", decay=True, auto=True
+    ),
     ("mnist", "scatter"): Recipe(
         "linear-no-bias", lot=1200, epochs=16, clip=0.1, lr=0.14, optimizer="adam", decay=True, auto=True
     ),

@@ -29,7 +29,8 @@ def draw(audit: Audit, target: Path) -> Path:
             _panel(panel, attack)
         claim = f"epsilon {audit.claimed.epsilon:.4g} claimed at delta {audit.claimed.delta:g}"
         proved = f"at least {audit.epsilon_low:.4g} proved (confidence {audit.confidence:.0%})"
-        figure.suptitle(f"{audit.method}: {claim}, {proved}{': REFUTED' if audit.refuted else ''}", fontsize=11)
+        title = f"{audit.method}{': REFUTED' if audit.refuted else ''}"
+        figure.suptitle(f"{title}\n{claim},\n{proved}", fontsize=10)
         figure.savefig(target, dpi=150)
     finally:
         plt.close(figure)
