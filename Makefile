@@ -17,7 +17,7 @@ run: setup
 	$(BIN)/adadp train --data cancer --epsilon 2 --delta 1e-4 --out runs/cancer-$$(date +%Y%m%d-%H%M%S)
 
 test: setup
-	$(BIN)/python -m pytest -n auto --cov=adadp --cov-report=term-missing:skip-covered $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --cov=adadp --cov-report=term-missing:skip-covered $(PYTEST_ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -290,8 +290,9 @@ def parse_command(command: str) -> TrainConfig:
             options.append(click.Option([flag], type=NUMBERS.get(field.type)))
     given = click.Command("train", params=options).make_context("train", arguments).params
     values = {name: value for name, value in given.items() if value is not None}
-    if values.get("chunk_size", "auto") != "auto":
-        values["chunk_size"] = int(values["chunk_size"])
+    for name in ("chunk_size", "lot", "steps"):
+        if values.get(name, "auto") != "auto":
+            values[name] = int(values[name])
     return TrainConfig(**values)
 
 

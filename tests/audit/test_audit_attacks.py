@@ -81,7 +81,7 @@ def test_half_the_noise_is_noticed():
 
 def test_half_the_noise_is_noticed_in_the_weights_of_a_network():
     plan = Plan.of_noise(noise=1.5, clip=1.0, records=40, lot_size=40, steps=2)
-    bound, claimed = attacked(Canary(), plan, 0.1, trials=500, mechanism=HalfTheNoise())
+    bound, claimed = attacked(Canary(), plan, 0.1, trials=400, mechanism=HalfTheNoise())
     assert bound.epsilon_low > claimed
 
 
