@@ -68,14 +68,14 @@ def fit(
     clip rule; ``lr`` a number or a schedule over the epochs. ``features`` is what happens to the first tensor of
     ``data`` (and of ``test``) before the model sees it, such as ``scatter`` or ``pca:dim=60,sigma=16``.
 
-    ``method`` is how a lot becomes a gradient: ``adadp`` (or with options, ``adadp:power=0.5``), ``dpsgd``, or another one
+    ``method`` is how a lot becomes a gradient: ``adadp`` (with options, ``adadp:power=0.5``), ``dpsgd``, or another one
     of ``adadp.methods``. One that is not private runs only with ``allow_nonprivate``, and its certificate says so.
 
-    ``optimizer`` is sgd, adam, adamw, rms, or a function that makes any other from the list of trained parameters; such an
-    optimizer keeps its own learning rate unless ``lr`` is given. ``seed`` None is secure randomness. ``public_records``
-    is used in place of ``len(data)`` where the exact number must stay hidden. ``evaluate(model)`` returns a number from
-    public data. With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the one that is there, given
-    the same data, model and arguments.
+    ``optimizer`` is sgd, adam, adamw, rms, or a function that makes any other from the list of trained parameters; such
+    an optimizer keeps its own learning rate unless ``lr`` is given. ``seed`` None is secure randomness.
+    ``public_records`` is used in place of ``len(data)`` where the exact number must stay hidden. ``evaluate(model)``
+    returns a number from public data. With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the one
+    that is there, given the same data, model and arguments.
     """
     make = None if isinstance(optimizer, str) else optimizer
     if make is not None and weight_decay:
