@@ -74,8 +74,8 @@ def fit(
     ``optimizer`` is sgd, adam, adamw, rms, or a function that makes any other from the list of trained parameters; such
     an optimizer keeps its own learning rate unless ``lr`` is given. ``seed`` None is secure randomness.
     ``public_records`` is used in place of ``len(data)`` where the exact number must stay hidden. ``evaluate(model)``
-    returns a number from public data. With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the one
-    that is there, given the same data, model and arguments.
+    returns a number from public data. With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the
+    one that is there, given the same data, model and arguments.
     """
     make = None if isinstance(optimizer, str) else optimizer
     if make is not None and weight_decay:
