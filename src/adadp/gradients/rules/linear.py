@@ -71,22 +71,33 @@ class LinearRule(Rule):
 
     def square_norms(self, pair: Pair, inverse: Scales = None) -> Sums:
         norms = {}
+        d = pair.output_grad
+        single = math.prod(d.shape[1:-1]) == 1
+        size_d = square_norm(_summed(d)) if single or "bias" in pair.slots else None
         if "weight" in pair.slots:
-            norms["weight"] = self._weight_norms(pair, inverse)
+            norms["weight"] = self._weight_norms(pair, inverse, size_d if single else None)
         if "bias" in pair.slots:
-            norms["bias"] = square_norm(scaled(_summed(pair.output_grad), inverse, "bias"))
+            assert size_d is not None
+            norms["bias"] = _scaled_bias(size_d, d, inverse)
         return norms
 
-    def _weight_norms(self, pair: Pair, inverse: Scales) -> Tensor:
-        """A scale per input, per output or for all goes with its side of the product, so that nothing is made of it."""
+    def _weight_norms(self, pair: Pair, inverse: Scales, size_d: Tensor | None) -> Tensor:
+        """A scale per input, per output or for all goes with its side of the product, so that nothing is made of it.
+
+        ``size_d`` is the squared norm of the output gradient where there is one position per record.
+        """
         a, d = _input(pair), pair.output_grad
         if inverse is not None:
             scale = inverse["weight"].t() if self.transposed else inverse["weight"]
             if 1 not in scale.shape:
                 return norms_of(instances(self, pair.only(("weight",))), inverse)["weight"]
-            a, d = (a * scale.reshape(-1), d) if scale.shape[0] == 1 else (a, d * scale.reshape(-1))
-        if math.prod(d.shape[1:-1]) == 1:
-            return _product_norm(a, d)
+            if scale.shape[0] == 1:
+                a = a * scale.reshape(-1)
+            else:
+                d = d * scale.reshape(-1)
+                size_d = None if size_d is None else square_norm(_summed(d))
+        if size_d is not None:
+            return _product_norm(a, size_d, d.shape[-1])
         return gram_square_norm(_positions(a), _positions(d))
 
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
@@ -116,9 +127,18 @@ def gram_square_norm(a: Tensor, d: Tensor) -> Tensor:
     return (gram_a.mul_(gram_d)).sum((1, 2)).clamp_(min=0).add_(size.square_(), alpha=ROUNDING)
 
 
-def _product_norm(a: Tensor, d: Tensor) -> Tensor:
+def _scaled_bias(size_d: Tensor, d: Tensor, inverse: Scales) -> Tensor:
+    """The squared norm of the bias's gradient, from that of the output gradient where one scale is for all."""
+    if inverse is None:
+        return size_d
+    if inverse["bias"].numel() == 1:
+        return size_d * inverse["bias"].square()
+    return square_norm(scaled(_summed(d), inverse, "bias"))
+
+
+def _product_norm(a: Tensor, size_d: Tensor, outputs: int) -> Tensor:
     """|d a^T|^2 = |a|^2 |d|^2, never too small: a square that rounds to zero must not hide behind a huge factor."""
-    return square_norm(a).add_(UNDERFLOW * a.shape[-1]).mul_(square_norm(d).add_(UNDERFLOW * d.shape[-1]))
+    return square_norm(a).add_(UNDERFLOW * a.shape[-1]).mul_(size_d + UNDERFLOW * outputs)
 
 
 def _diagonal(gram: Tensor, rows: Tensor) -> Tensor:
