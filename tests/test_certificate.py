@@ -117,10 +117,19 @@ def test_secure_searched_and_hidden_are_said(tmp_path):
 
 def test_in_plain_words(original):
     words = plain_words(original.certificate())
-    for part in ("(2, 0.0001)-differentially private", "add-remove", "10 of 10 steps", "seed 0", "Disclosed: ", "rdp"):
+    for part in (
+        "(2, 0.0001)-differentially private",
+        "add-remove",
+        "10 of 10 steps of adadp",
+        "seed 0",
+        "Disclosed: ",
+        "rdp",
+    ):
         assert part in words
     assert "lost" not in words
-    assert "10 of 10 steps (3 more were paid and lost)" in plain_words({**original.certificate(), "steps_lost": 3})
+    assert "10 of 10 steps of adadp (3 more were paid and lost)" in plain_words(
+        {**original.certificate(), "steps_lost": 3}
+    )
     assert plain_words({"private": False, "reason": "Because."}) == "NOT PRIVATE. Because."
 
 

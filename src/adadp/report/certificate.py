@@ -143,7 +143,8 @@ def plain_words(certificate: Mapping[str, Any]) -> str:
         f"for {certificate['neighbours']} neighbours.",
         f"{certificate['protects']}",
         f"One record is: {certificate['record']}",
-        f"{certificate['steps_done']} of {plan['steps']} steps{lost}, {certificate['sampling']} lots of about "
+        f"{certificate['steps_done']} of {plan['steps']} steps of {certificate['method']}{lost}, "
+        f"{certificate['sampling']} lots of about "
         f"{plan['lot_size']} of {plan['records']} records, clip {plan['clip']}, noise {plan['noise']}.",
         f"By {certificate['accountant']}, between {certificate['epsilon_low']:.6g} and "
         f"{certificate['epsilon_high']:.6g}; other accountants: {checks}.",
