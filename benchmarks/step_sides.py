@@ -169,7 +169,9 @@ def our_parts(
     model = case.build()
     plan = Plan.of_noise(noise=NOISE, records=case.records, lot_size=case.lot, steps=STEPS, clip=CLIP, sampling="fixed")
     ledger = Ledger.create(folder / f"{case.name}.jsonl", budget=PlannedBudget(plan.event()))
-    private = PrivateGradients(model, data, loss, plan, ledger, method=parse_method(METHODS[name]))
+    private = PrivateGradients(
+        model, data, loss, plan, ledger, method=parse_method(METHODS[name]), allow_nonprivate=True
+    )
     return private, torch.optim.SGD(model.parameters(), lr=RATE)
 
 

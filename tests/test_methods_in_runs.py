@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
+from torch import nn
 
+from adadp import Plan, PrivateGradients
 from adadp.config import TrainConfig
 from adadp.errors import InputError
 from adadp.features import parse_features
 from adadp.launch import resolved, start
+from adadp.losses import cross_entropy
+from adadp.methods import parse_method
 from adadp.report.certificate import plain_words
 from adadp.runs import RunFolder
 from adadp.train import verify_run
@@ -84,3 +89,12 @@ def test_the_method_is_kept_as_it_is_written():
     assert resolved(SHORT.replace(method="adadp:start=20,power=0.25")).method == "adadp"
     with pytest.raises(InputError, match="no option 'powr'"):
         resolved(SHORT.replace(method="adadp:powr=1"))
+
+
+def test_a_loop_of_ones_own_is_told_too_before_a_ledger_is_opened():
+    opened = []
+    plan = Plan.of_noise(noise=2.0, records=30, lot_size=10, steps=2)
+    model, data = nn.Linear(4, 2), (torch.randn(30, 4), torch.randint(0, 2, (30,)))
+    with pytest.raises(InputError, match="is not private"):
+        PrivateGradients(model, data, cross_entropy, plan, lambda: opened.append(1), method=parse_method("adan"))
+    assert not opened

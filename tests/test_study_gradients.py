@@ -37,7 +37,14 @@ def private_run(settings: GradientSettings, folder: Path) -> PrivateGradients:
     plan = Plan.of_noise(noise=settings.sigma, records=len(labels), lot_size=settings.lot, steps=20, clip=settings.clip)
     ledger = Ledger.create(folder / "ledger.jsonl")
     return PrivateGradients(
-        model, (values, labels), cross_entropy, plan, ledger, method=settings.method, seed=settings.seed
+        model,
+        (values, labels),
+        cross_entropy,
+        plan,
+        ledger,
+        method=settings.method,
+        seed=settings.seed,
+        allow_nonprivate=True,
     )
 
 

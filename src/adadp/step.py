@@ -64,7 +64,15 @@ class PrivateGradients:
         chunk_size: int | str = "auto",
         memory_limit: int = DEFAULT_MEMORY,
         mechanism: GaussianMechanism | None = None,
+        allow_nonprivate: bool = False,
     ) -> None:
+        method = DpSgd() if method is None else method
+        if method.not_private is not None and not allow_nonprivate:
+            raise InputError(
+                f"The method {method} is not private.",
+                why=method.not_private,
+                fix="Use adadp, or pass allow_nonprivate if that is what you want; no epsilon holds then.",
+            )
         first = next(model.parameters(), torch.empty(0))
         self.model = model
         self.plan = plan
@@ -74,7 +82,7 @@ class PrivateGradients:
         self._records = data if isinstance(data, Records) else Records(data, first.device, first.dtype)
         self.lots = Lots(plan.sampler_for(len(self._records)), self.source)
         self._engine = GradientEngine(model, loss, self._records.example())
-        self.query = (DpSgd() if method is None else method).query(self._engine, plan.clip, plan.lot_size)
+        self.query = method.query(self._engine, plan.clip, plan.lot_size)
         self._resumed = False
         """Whether lots of the round at hand may have been released after the state that was restored."""
         self.notes = self._engine.notes

@@ -178,6 +178,7 @@ class _World:
             method=subject.method,
             seed=self._source,
             mechanism=self._seen,
+            allow_nonprivate=True,  # the data is public
         )
         self._start: tuple[dict[str, Any], dict[str, Any]] = copy.deepcopy(
             (self._private.state(), self._model.state_dict())

@@ -201,7 +201,14 @@ def study_gradients(
         Ledger.create(Path(place) / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger,
     ):
         private = PrivateGradients(
-            model, (values, labels), cross_entropy, plan, ledger, method=settings.method, seed=settings.seed
+            model,
+            (values, labels),
+            cross_entropy,
+            plan,
+            ledger,
+            method=settings.method,
+            seed=settings.seed,
+            allow_nonprivate=True,  # the data is public
         )
         optimizer = AdaptiveRate(model.parameters(), settings.rate)
         for step in range(1, last + 1):

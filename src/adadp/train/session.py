@@ -17,7 +17,7 @@ from adadp.errors import InputError, LedgerCorrupt
 from adadp.features import Stage
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.losses import Loss, check_labels, classes_of, find_loss
-from adadp.methods import Method, parse_method
+from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.records import Data, Records
 from adadp.runs import RunFolder
@@ -65,7 +65,6 @@ def train(
     model = model.to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
     chosen = find_loss(loss)
-    method = _method(config)
     preparation = None
     if stages:
         values, *others = tensors_of_data(data)
@@ -87,7 +86,8 @@ def train(
             chosen,
             plan,
             place.open_ledger,
-            method=method,
+            method=parse_method(config.method),
+            allow_nonprivate=config.allow_nonprivate,
             seed=config.seed,
             chunk_size=config.chunk_size,
             memory_limit=DEFAULT_MEMORY if config.memory_limit_mb is None else config.memory_limit_mb << 20,
@@ -215,18 +215,6 @@ def _check_encoder(folder: RunFolder, encoder: Mapping[str, Any] | None) -> None
             why="The same rows would now be other records.",
             fix="Put the schema back as it was.",
         )
-
-
-def _method(config: TrainConfig) -> Method:
-    """The method, if the user has been told what it does not give."""
-    method = parse_method(config.method)
-    if method.not_private is not None and not config.allow_nonprivate:
-        raise InputError(
-            f"The method {config.method} is not private.",
-            why=method.not_private,
-            fix="Use adadp, or pass allow_nonprivate if that is what you want; the certificate will say it.",
-        )
-    return method
 
 
 def _device(name: str) -> torch.device:
