@@ -47,7 +47,14 @@ def test_every_run_is_what_a_new_step_would_do(tmp_path, method, optimizer):
         with Ledger.create(tmp_path / f"{side}", budget=PlannedBudget(plan.event())) as ledger:
             source = SeededSource((7 * 2**32 + 2) * 2 + side)
             private = PrivateGradients(
-                model, data, experiment.loss, plan, ledger, method=parse_method(method), seed=source
+                model,
+                data,
+                experiment.loss,
+                plan,
+                ledger,
+                method=parse_method(method),
+                seed=source,
+                allow_nonprivate=True,
             )
             rule = make(list(model.parameters()))
             for _ in range(plan.steps):
