@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test check format benchmark results clean
+.PHONY: setup run test check format benchmark results schedules clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,9 @@ benchmark: setup
 
 results: setup
 	$(BIN)/python benchmarks/accuracy.py
+
+schedules: setup
+	$(BIN)/python benchmarks/schedules.py --missing
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache htmlcov .coverage

@@ -14,16 +14,19 @@ from hypothesis import strategies as st
 
 from adadp.events import (
     AdaptivelyChosen,
+    BestOf,
     Composed,
     Event,
     FixedSizeSampled,
     GaussianRelease,
     Neighbours,
+    PoissonRepetitions,
     PoissonSampled,
     Repeated,
     ReshuffledEpoch,
     Selection,
     SelectionMechanism,
+    TruncatedNegativeBinomial,
     ZcdpCost,
 )
 
@@ -92,12 +95,30 @@ def sampled(neighbours: Neighbours, adaptive: bool = True) -> st.SearchStrategy[
     return st.one_of(kinds)
 
 
+laws = st.one_of(
+    st.builds(TruncatedNegativeBinomial, st.floats(-1.0, 20.0, exclude_min=True), st.floats(1e-6, 0.999)),
+    st.builds(PoissonRepetitions, st.floats(1.0, 1e6)),
+)
+"""Any law of the number of runs of a search."""
+
+
+@cache
+def searches(neighbours: Neighbours) -> st.SearchStrategy[BestOf]:
+    """The best of a random number of runs, each of them one of up to three events."""
+    run = st.one_of(leaves(neighbours), sampled(neighbours, adaptive=False))
+    return st.builds(BestOf, st.lists(run, min_size=1, max_size=3).map(tuple), laws)
+
+
 @cache
 def events(neighbours: Neighbours | None = None, adaptive: bool = True) -> st.SearchStrategy[Event]:
     """Any legal event: for one relation, or for a drawn one; without ``AdaptivelyChosen`` if not ``adaptive``."""
     if neighbours is None:
         return st.sampled_from(RELATIONS).flatmap(lambda near: events(near, adaptive))
-    return st.recursive(st.one_of(leaves(neighbours), sampled(neighbours, adaptive)), _combined(adaptive), max_leaves=5)
+    return st.recursive(
+        st.one_of(leaves(neighbours), sampled(neighbours, adaptive), searches(neighbours)),
+        _combined(adaptive),
+        max_leaves=5,
+    )
 
 
 def _combined(adaptive: bool) -> Callable[[st.SearchStrategy[Event]], st.SearchStrategy[Event]]:

@@ -55,7 +55,7 @@ MAY_IMPORT["report"] = _BELOW_PLAN | {"ledger", "plan", "config", "runs", "featu
 MAY_IMPORT["audit"] = _BELOW_PLAN | {"noise", "randomness", "plan", "step", "ledger", "clipping", "records", "losses"}
 MAY_IMPORT["audit"] |= {"methods", "report", "zoo"}
 MAY_IMPORT["studies"] = {"errors", "checks", "randomness", "clipping", "features", "ledger", "losses", "methods"}
-MAY_IMPORT["studies"] |= {"owndata", "plan", "step", "zoo"}
+MAY_IMPORT["studies"] |= {"owndata", "plan", "step", "zoo", "accounting", "events"}
 MAY_IMPORT["train"] = _BELOW_PLAN | {
     "ledger",
     "clipping",
@@ -69,10 +69,14 @@ MAY_IMPORT["train"] = _BELOW_PLAN | {
     "features",
     "methods",
     "noise",
+    "randomness",
+    "sampling",
 }
 MAY_IMPORT["launch"] = _BELOW_PLAN | {"config", "features", "inputs", "owndata", "recipes", "runs"}
 MAY_IMPORT["launch"] |= {"sampling", "sizing", "train", "zoo", "methods"}
 MAY_IMPORT["predict"] = {"errors", "config", "features", "inputs", "owndata", "runs", "zoo"}
+MAY_IMPORT["selection"] = _BELOW_PLAN | {"config", "features", "inputs", "launch", "ledger", "methods", "noise"}
+MAY_IMPORT["selection"] |= {"owndata", "randomness", "report", "runs", "sampling", "train", "zoo"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT, PUBLIC}
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT[PUBLIC] = set(MAY_IMPORT)

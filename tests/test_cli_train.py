@@ -145,7 +145,7 @@ def test_what_as_command_says_can_be_run(finished, tmp_path):
     ("flags", "message"),
     [
         ((), "data must be given"),
-        (("--data", "cancer"), "Neither epsilon nor sigma"),
+        (("--data", "cancer"), "None of epsilon, rho and sigma"),
         (("--data", "cancer", "--epsilon", "1", "--sigma", "1", "--delta", "1e-4"), "Both epsilon and sigma"),
         (("--data", "cancer", "--epsilon", "0", "--delta", "1e-4"), "epsilon must be greater than 0"),
         (("--data", "npz:none.npz", "--epsilon", "1"), "delta must be given"),

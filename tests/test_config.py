@@ -18,6 +18,8 @@ from adadp.errors import InputError
 from adadp.events import Neighbours
 
 GOOD = {"data": "mnist", "epsilon": 2.0, "delta": 1e-5}
+LOOKS = "validation:s0=10,k=0.7"
+NOISY = "validation:s0=10,k=0.7,look=20"
 
 positives = st.floats(0, exclude_min=True, allow_infinity=False)
 counts = st.integers(1, 10**18)
@@ -28,35 +30,65 @@ def maybe(strategy):
     return st.none() | strategy
 
 
+def beside(plain, schedule, numbers, open_text):
+    """A number, a schedule in its place, or a number with a schedule that begins with it; or none of them."""
+    return st.one_of(
+        st.just({}),
+        st.builds(lambda x: {plain: x}, numbers),
+        st.builds(lambda x: {schedule: f"exp:s0={x!r},k=0.5"}, numbers),
+        st.builds(lambda x: {plain: x, schedule: open_text}, numbers),
+    )
+
+
+VALIDATION = st.sampled_from(
+    [
+        {"noise_schedule": "validation:s0=10,k=0.7", "validation": 5, "validation_public": True},
+        {"noise_schedule": "validation:s0=10,k=0.7,look=20", "validation": 5},
+        {"noise_schedule": "validation:s0=10,k=0.7,look=20", "validation": 5, "validation_public": False},
+        {"noise_schedule": "validation:s0=10,k=0.7", "validation_data": "other.csv"},
+    ]
+)
+
+
+@st.composite
+def privacy(draw) -> dict:
+    """How private a run is, and how long."""
+    budget = draw(st.sampled_from(["epsilon", "rho"]))
+    length = draw(st.sampled_from(["epochs", "steps"]))
+    kinds = {
+        "budget": {budget: draw(positives), length: draw(counts)},
+        "scaled": {budget: draw(positives), length: draw(counts), "noise_schedule": "exp:start=3,k=0.1"},
+        "solved": {budget: draw(positives), length: draw(counts), "noise_schedule": "exp:s0=10"},
+        "long": {budget: draw(positives), "epochs": "auto", "noise_schedule": "exp:s0=10,k=0.1"},
+        "looks": {budget: draw(positives), **draw(VALIDATION)},
+        "sigma": {"sigma": draw(positives | st.just(0.0)), length: draw(counts)},
+        "sigma first": {"sigma": draw(positives), length: draw(counts), "noise_schedule": "exp:k=0.1"},
+        "noise": {length: draw(counts), "noise_schedule": "piecewise:0=10,20=5"},
+    }
+    return kinds[draw(st.sampled_from(sorted(kinds)))]
+
+
 @st.composite
 def configs(draw) -> TrainConfig:
     optimizer = draw(st.sampled_from(sorted(OPTIMIZERS)))
-    lot = draw(maybe(counts))
-    shares = {
-        "privacy": draw(
-            st.fixed_dictionaries({"epsilon": positives}) | st.fixed_dictionaries({"sigma": positives | st.just(0.0)})
-        ),
-        "length": draw(
-            st.sampled_from(["epochs", "steps"]).flatmap(lambda name: st.builds(lambda n: {name: n}, counts))
-        ),
-        "rate": draw(
-            st.builds(lambda x: {"lr": x}, positives)
-            | st.builds(lambda x: {"lr_schedule": f"exp:s0={x!r},k=0.5"}, positives)
-        ),
+    private = draw(privacy())
+    over_epochs = {
+        **draw(beside("lr", "lr_schedule", positives, "poly:k=1,s_end=0.5,period=10")),
+        **draw(beside("clip", "clip_schedule", positives, "exp:k=0.1,start=5,stop=9")),
+        **draw(beside("lot", "lot_schedule", counts, "step:k=0.5,period=10")),
     }
+    lot = over_epochs.get("lot")
     return TrainConfig(
         data=draw(names),
         model=draw(maybe(names)),
         method=draw(names),
         delta=draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
-        lot=lot,
-        clip=draw(maybe(positives)),
         clip_rule=draw(names),
         optimizer=optimizer,
         momentum=draw(st.floats(0, 1, exclude_max=True)) if OPTIMIZERS[optimizer] else 0.0,
         weight_decay=draw(st.floats(0, allow_infinity=False)),
         sampling=draw(st.sampled_from(SAMPLINGS)),
-        neighbours=draw(maybe(st.sampled_from(room.NEIGHBOURS))),
+        neighbours=None if "validation" in private else draw(maybe(st.sampled_from(room.NEIGHBOURS))),
         accountant=draw(st.sampled_from(room.ACCOUNTANTS)),
         seed=draw(maybe(st.integers(0, 2**63 - 1))),
         chunk_size=draw(st.just("auto") | counts),
@@ -66,11 +98,10 @@ def configs(draw) -> TrainConfig:
         evaluate_every=draw(maybe(counts)),
         checkpoint_every=draw(maybe(counts)),
         records=None if lot is None else lot + draw(st.integers(0, 10**6)),
-        allow_nonprivate=shares["privacy"].get("sigma") == 0 or draw(st.booleans()),
+        allow_nonprivate=private.get("sigma") == 0 or draw(st.booleans()),
         searched=draw(st.integers(0, 10**6)),
-        **shares["privacy"],
-        **shares["length"],
-        **shares["rate"],
+        **private,
+        **over_epochs,
     )
 
 
@@ -86,7 +117,7 @@ def configs(draw) -> TrainConfig:
         ({"epsilon": float("nan")}, "epsilon must be finite"),
         ({"epsilon": "2"}, "epsilon must be a number"),
         ({"epsilon": True}, "epsilon must be a number"),
-        ({"epsilon": None}, "Neither epsilon nor sigma"),
+        ({"epsilon": None}, "None of epsilon, rho and sigma"),
         ({"sigma": 1.1}, "Both epsilon and sigma"),
         ({"epsilon": None, "sigma": 0}, "sigma is 0.*not private.*allow_nonprivate"),
         ({"epsilon": None, "sigma": -0.5}, "sigma must not be negative"),
@@ -104,6 +135,47 @@ def configs(draw) -> TrainConfig:
         ({"lr": 0.1, "lr_schedule": "exp:s0=1,k=1"}, "Both lr and lr_schedule"),
         ({"lr_schedule": "linear:s0=1"}, "Unknown schedule shape 'linear'"),
         ({"lr_schedule": 0.1}, "A schedule must be text"),
+        ({"lr_schedule": "exp:s0=1"}, "lr_schedule leaves k open"),
+        ({"lr_schedule": "validation:s0=1,k=0.5"}, "Unknown schedule shape 'validation'"),
+        ({"lr": 0.1, "lr_schedule": "piecewise:0=1"}, "Both lr and lr_schedule"),
+        ({"clip": 0.1, "clip_schedule": "exp:s0=1,k=1"}, "Both clip and clip_schedule"),
+        ({"clip_schedule": "exp:s0=1"}, "clip_schedule leaves k open"),
+        ({"lot": 10, "lot_schedule": "exp:s0=1,k=1"}, "Both lot and lot_schedule"),
+        ({"lot_schedule": "exp:s0=1"}, "lot_schedule leaves k open"),
+        ({"rho": 0}, "rho must be greater than 0"),
+        ({"rho": 1.0}, "Both epsilon and rho"),
+        ({"epsilon": None, "rho": 1.0, "sigma": 1.0}, "Both rho and sigma"),
+        ({"epsilon": None, "noise_schedule": "exp:k=1"}, "None of epsilon, rho and sigma"),
+        ({"epsilon": None, "sigma": 1.0, "noise_schedule": "exp:s0=1,k=1"}, "Both sigma and noise_schedule"),
+        ({"epsilon": None, "sigma": 1.0, "noise_schedule": LOOKS}, "Both sigma and noise_schedule"),
+        (
+            {"epsilon": None, "sigma": 0, "allow_nonprivate": True, "noise_schedule": "exp:k=1"},
+            "sigma is 0, and noise_schedule is given",
+        ),
+        ({"epsilon": None, "noise_schedule": "exp:s0=10"}, "leaves k open, and there is no budget"),
+        ({"epochs": 5, "noise_schedule": "exp:s0=10,k=0.1"}, "the length and the budget are all given"),
+        ({"steps": 5, "noise_schedule": "exp:s0=10,k=0.1"}, "the length and the budget are all given"),
+        ({"epsilon": None, "noise_schedule": LOOKS}, "without a budget"),
+        ({"validation": 5}, "kept aside for nothing"),
+        ({"validation_data": "other.csv"}, "kept aside for nothing"),
+        ({"validation_public": True}, "kept aside for nothing"),
+        ({"noise_schedule": "exp:k=0.1", "validation": 5}, "kept aside for nothing"),
+        ({"noise_schedule": LOOKS, "validation": 5}, "5 private records are to be looked at without noise"),
+        ({"noise_schedule": LOOKS, "validation": 5, "validation_public": False}, "looked at without noise"),
+        ({"noise_schedule": LOOKS, "validation": 0}, "validation must be at least 1"),
+        ({"noise_schedule": LOOKS, "validation_public": 1}, "validation_public must be true or false"),
+        ({"noise_schedule": LOOKS, "validation": 5, "validation_data": "a"}, "Both validation and validation_data"),
+        (
+            {"noise_schedule": NOISY, "validation": 5, "validation_public": True},
+            "look gives noise for private ones.*ignored",
+        ),
+        ({"noise_schedule": NOISY, "validation_data": "a"}, "look gives noise for private ones"),
+        (
+            {"noise_schedule": NOISY, "validation": 5, "sampling": "reshuffle", "neighbours": "add-remove"},
+            "by a coin of its own",
+        ),
+        ({"validation_data": ""}, "validation_data must be printable text"),
+        ({"epochs": "many"}, "epochs must be a whole number"),
         ({"optimizer": "sdg"}, "Unknown optimizer 'sdg'.*sgd, adam, adamw"),
         ({"momentum": 1.0}, "momentum must be below 1"),
         ({"momentum": -0.1}, "momentum must not be negative"),
@@ -176,13 +248,18 @@ def test_equal_settings_have_one_spelling_and_one_digest():
 @pytest.mark.parametrize("name", [field.name for field in fields(TrainConfig)])
 def test_every_field_counts_for_the_digest(name):
     base = TrainConfig("mnist", sigma=1.0, delta=1e-5, epochs=1, lr=0.1)
+    looking = TrainConfig("mnist", epsilon=1.0, delta=1e-5, noise_schedule=NOISY, validation=5)
+    public = TrainConfig("mnist", epsilon=1.0, delta=1e-5, noise_schedule=LOOKS)
+    bases = {"validation": looking, "validation_public": public, "validation_data": public}
     others = {
-        "model": "cnn", "epsilon": 1.0, "steps": 3, "lot": 2, "clip": 1.0, "lr_schedule": "uniform:s0=1", "seed": 0,
+        "model": "cnn", "epsilon": 1.0, "rho": 1.0, "steps": 3, "lot": 2, "clip": 1.0, "lr_schedule": "uniform:s0=1",
+        "noise_schedule": "exp:k=0.1", "lot_schedule": "uniform:s0=9", "clip_schedule": "uniform:s0=1", "seed": 0,
         "optimizer": "adam", "momentum": 0.5, "sampling": "fixed", "neighbours": "zero-out", "accountant": "rdp",
-        "device": "cuda", "records": 9, "allow_nonprivate": True, "sigma": 2.0,
+        "device": "cuda", "records": 9, "allow_nonprivate": True, "sigma": 2.0, "validation_public": True,
         "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1,
     }  # fmt: skip
-    texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data")
+    texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data", "validation_data")
+    base = bases.get(name, base)
     changed = base.replace(**{name: others.get(name, "other" if name in texts else 7)})
     assert getattr(changed, name) != getattr(base, name)
     assert changed.digest() != base.digest()
@@ -264,13 +341,69 @@ def test_flags_win_over_the_file():
     assert file.replace(epochs=None).epochs is None
 
 
+@pytest.mark.parametrize(
+    ("schedule", "plain", "number"),
+    [("lr_schedule", "lr", 0.1), ("clip_schedule", "clip", 0.5), ("lot_schedule", "lot", 60)],
+)
+def test_a_number_and_its_schedule_make_room_for_each_other(schedule, plain, number):
+    numbered, scheduled = TrainConfig(**GOOD, **{plain: number}), TrainConfig(**GOOD, **{schedule: "exp:s0=9,k=0.1"})
+    moved = numbered.replace(**{schedule: "exp:s0=9,k=0.1"})
+    assert (getattr(moved, plain), getattr(moved, schedule)) == (None, "exp:s0=9,k=0.1")
+    moved = scheduled.replace(**{plain: number})
+    assert (getattr(moved, plain), getattr(moved, schedule)) == (number, None)
+    kept = numbered.replace(**{schedule: "exp:k=0.1"})  # it begins with the number
+    assert (getattr(kept, plain), getattr(kept, schedule)) == (number, "exp:k=0.1")
+    assert kept.replace(**{plain: 2 * number}) == TrainConfig(**GOOD, **{plain: 2 * number, schedule: "exp:k=0.1"})
+    with pytest.raises(InputError, match=f"Both {plain} and {schedule}"):
+        numbered.replace(**{plain: number, schedule: "exp:s0=9,k=0.1"})
+
+
+def test_budgets_and_noise_make_room_for_each_other():
+    file = TrainConfig("mnist", sigma=1.0, delta=1e-5, epochs=3, noise_schedule="exp:k=0.1")
+    assert file.replace(rho=0.5) == TrainConfig("mnist", rho=0.5, delta=1e-5, epochs=3, noise_schedule="exp:k=0.1")
+    assert file.replace(rho=0.5).replace(epsilon=2.0).rho is None
+    whole = file.replace(noise_schedule="exp:s0=4,k=0.1")
+    assert (whole.sigma, whole.noise_schedule) == (None, "exp:s0=4,k=0.1")
+    back = whole.replace(sigma=3.0)
+    assert (back.sigma, back.noise_schedule) == (3.0, None)
+
+
+def test_flags_win_over_a_file_that_is_wrong_without_them():
+    text = 'data = "mnist"\nsigma = 1\nlr = 0.1\nlot_schedule = "uniform:s0=9"\n'
+    new = TrainConfig.from_toml(text, epsilon=2.0, delta=1e-5, lr_schedule="exp:s0=1,k=0.5", lot=60)
+    assert new == TrainConfig("mnist", epsilon=2.0, delta=1e-5, lr_schedule="exp:s0=1,k=0.5", lot=60)
+    assert TrainConfig.from_toml("epsilon = 2", data="mnist") == TrainConfig("mnist", epsilon=2.0)
+    with pytest.raises(InputError, match="Unknown setting 'epoch'"):
+        TrainConfig.from_toml(text, epoch=3)
+
+
+def test_a_schedule_has_one_spelling_also_where_it_is_open():
+    loose, strict = (
+        TrainConfig(**GOOD, lr=0.1, lr_schedule=text, noise_schedule=noise, validation=5)
+        for text, noise in (
+            ("poly:period=10, s_end=.5, k=1.0", "validation:look=20.0,k=0.7,s0=10,m=5"),
+            ("poly:k=1,s_end=0.5,period=10", NOISY),
+        )
+    )
+    assert loose == strict
+    assert loose.digest() == strict.digest()
+
+
+def test_validation_records_that_are_not_public_are_the_same_said_or_not():
+    said, unsaid = (
+        TrainConfig(**GOOD, noise_schedule=NOISY, validation=5, validation_public=each) for each in (False, None)
+    )
+    assert said == unsaid
+    assert "--validation-public" not in said.as_command()
+
+
 def test_overrides_are_checked_like_everything_else():
     file = TrainConfig(**GOOD)
     with pytest.raises(InputError, match="Both epsilon and sigma"):
         file.replace(epsilon=1.0, sigma=1.0)
     with pytest.raises(InputError, match=r"Unknown setting 'epoch'.*Did you mean epochs"):
         file.replace(epoch=3)
-    with pytest.raises(InputError, match="Neither epsilon nor sigma"):
+    with pytest.raises(InputError, match="None of epsilon, rho and sigma"):
         file.replace(epsilon=None)
 
 
@@ -284,13 +417,13 @@ def parse_command(command: str) -> TrainConfig:
     options = []
     for field in fields(TrainConfig):
         flag = "--" + field.name.replace("_", "-")
-        if field.type == "bool":
+        if field.type in {"bool", "bool | None"}:
             options.append(click.Option([flag], is_flag=True, default=None))
         else:
             options.append(click.Option([flag], type=NUMBERS.get(field.type)))
     given = click.Command("train", params=options).make_context("train", arguments).params
     values = {name: value for name, value in given.items() if value is not None}
-    for name in ("chunk_size", "lot", "steps"):
+    for name in ("chunk_size", "lot", "steps", "epochs"):
         if values.get(name, "auto") != "auto":
             values[name] = int(values[name])
     return TrainConfig(**values)

@@ -7,21 +7,34 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import RELATIONS, SAME_SIZE_RELATIONS, events, fixed_sizes, gaussians, poissons, reshuffles, sampled
+from strategies import (
+    RELATIONS,
+    SAME_SIZE_RELATIONS,
+    events,
+    fixed_sizes,
+    gaussians,
+    poissons,
+    reshuffles,
+    sampled,
+    searches,
+)
 
 from adadp.errors import EventError, InputError
 from adadp.events import (
     SCHEMA_VERSION,
     AdaptivelyChosen,
+    BestOf,
     Composed,
     FixedSizeSampled,
     GaussianRelease,
     Neighbours,
+    PoissonRepetitions,
     PoissonSampled,
     Repeated,
     ReshuffledEpoch,
     Selection,
     SelectionMechanism,
+    TruncatedNegativeBinomial,
     ZcdpCost,
     compose,
     describe,
@@ -45,6 +58,7 @@ EXAMPLES = {
     "adaptively-chosen": AdaptivelyChosen(G),
     "composed": Composed((G, Selection(0.1))),
     "repeated": Repeated(G, 3),
+    "best-of": BestOf((PoissonSampled(0.01, G), G), TruncatedNegativeBinomial(0.0, 0.1)),
 }
 BAD_NUMBERS = [math.nan, math.inf, -math.inf, -0.5, True, "0.5", None]
 
@@ -128,6 +142,15 @@ def test_the_json_form_is_pinned():
         "sampling_fraction": 0.25,
         "event": {"kind": "gaussian", "neighbours": "replace-one", "noise_multiplier": 4.0},
     }
+    gaussian = {"kind": "gaussian", "neighbours": "add-remove", "noise_multiplier": 4.0}
+    assert to_json(BestOf((G, G), TruncatedNegativeBinomial(-0.5, 0.1))) == {
+        "version": 1,
+        "kind": "best-of",
+        "neighbours": "add-remove",
+        "candidates": [gaussian, gaussian],
+        "repetitions": {"law": "truncated-negative-binomial", "eta": -0.5, "gamma": 0.1},
+    }
+    assert to_json(BestOf((G,), PoissonRepetitions(3)))["repetitions"] == {"law": "poisson", "mean": 3.0}
 
 
 @given(events())
@@ -438,6 +461,119 @@ def test_an_unknown_relation_is_refused_when_built(build):
     assert "add-remove, replace-one, zero-out" in caught.value.fix
 
 
+# --- searches ----------------------------------------------------------------------------------------------------
+
+LAW = TruncatedNegativeBinomial(0.0, 0.1)
+
+
+@given(searches(ZERO))
+def test_searches_stay_whole(event):
+    assert flatten(Repeated(event, 3)) == {event: 3}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_a_search_is_not_run_on_a_sample(wrap):
+    inner = wrap(BestOf((GaussianRelease(4, ZERO),), LAW))
+    for outer in (
+        lambda: PoissonSampled(0.1, inner),
+        lambda: FixedSizeSampled(0.1, inner),
+        lambda: ReshuffledEpoch((inner,)),
+    ):
+        with pytest.raises(EventError, match="holds BestOf: a search on a sample") as caught:
+            outer()
+        assert caught.value.why
+        assert "inside the candidates" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        AdaptivelyChosen(G),
+        Repeated(AdaptivelyChosen(PoissonSampled(0.1, G)), 3),
+        Composed((G, PoissonSampled(0.1, Composed((G, AdaptivelyChosen(G)))))),
+        ReshuffledEpoch((G, AdaptivelyChosen(G)), independent_assignment=True),
+    ],
+)
+def test_a_search_over_adaptive_runs_is_refused_however_deep(candidate):
+    with pytest.raises(EventError, match="noise is chosen from its own releases") as caught:
+        BestOf((G, candidate), LAW)
+    assert caught.value.why
+    assert caught.value.fix
+
+
+def test_fixed_size_lots_of_an_adaptive_run_are_found_too():
+    with pytest.raises(EventError, match="noise is chosen"):
+        BestOf((FixedSizeSampled(0.1, AdaptivelyChosen(G_REPLACE)),), LAW)
+
+
+def test_a_whole_search_may_be_chosen_adaptively_and_hold_a_search():
+    search = BestOf((BestOf((G,), LAW), G), PoissonRepetitions(2))
+    assert through_text(AdaptivelyChosen(search)).event == search
+
+
+def test_the_candidates_of_a_search_share_a_relation():
+    with pytest.raises(EventError, match=r"BestOf\.candidates mixes neighbouring relations"):
+        BestOf((G, G_REPLACE), LAW)
+    with pytest.raises(EventError, match=r"BestOf\.candidates must be a non-empty sequence"):
+        BestOf((), LAW)
+
+
+@pytest.mark.parametrize("law", [None, 3, "poisson", {"law": "poisson", "mean": 3.0}])
+def test_a_search_needs_a_law(law):
+    with pytest.raises(EventError, match=r"BestOf\.repetitions must be the law") as caught:
+        BestOf((G,), law)
+    assert "PoissonRepetitions" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        None,
+        [],
+        {"law": "geometric", "gamma": 0.1},
+        {"law": "poisson"},
+        {"law": "poisson", "mean": 3.0, "eta": 1.0},
+        {"law": "truncated-negative-binomial", "eta": 1.0},
+        {"mean": 3.0},
+    ],
+)
+def test_an_unknown_law_is_refused_when_read(law):
+    with pytest.raises(EventError, match="no law this AdaDP reads"):
+        from_json(to_json(EXAMPLES["best-of"]) | {"repetitions": law})
+
+
+@pytest.mark.parametrize("eta", [-1, -1.5, math.nan, math.inf, -math.inf, True, False, "0", None])
+def test_a_bad_eta_is_refused(eta):
+    with pytest.raises(InputError, match="eta must"):
+        TruncatedNegativeBinomial(eta, 0.1)
+
+
+@pytest.mark.parametrize("gamma", [*BAD_NUMBERS, 0, 1, 1.5])
+def test_a_bad_gamma_is_refused(gamma):
+    with pytest.raises(InputError, match="gamma must"):
+        TruncatedNegativeBinomial(0.0, gamma)
+
+
+def test_a_gamma_without_a_finite_mean_is_refused():
+    with pytest.raises(InputError, match="mean number of runs infinite"):
+        TruncatedNegativeBinomial(1.0, 1e-310)
+
+
+@pytest.mark.parametrize("mean", [*BAD_NUMBERS, 0, 0.999])
+def test_a_bad_poisson_mean_is_refused(mean):
+    with pytest.raises(InputError, match=r"mean .*must"):
+        PoissonRepetitions(mean)
+
+
+def test_the_means_of_the_named_laws():
+    assert PoissonRepetitions(1).mean == 1.0
+    assert TruncatedNegativeBinomial(1, 0.1).mean == pytest.approx(10, rel=1e-14)
+    assert TruncatedNegativeBinomial(0, 0.1).mean == pytest.approx(9 / math.log(10), rel=1e-14)
+    assert TruncatedNegativeBinomial(-0.5, 0.01).mean == pytest.approx(0.5 * 0.99 / (0.01 * 9), rel=1e-13)
+    for eta in (-1e-9, 1e-9):
+        assert TruncatedNegativeBinomial(eta, 0.1).mean == pytest.approx(9 / math.log(10), rel=1e-8)
+
+
 # --- laws --------------------------------------------------------------------------------------------------------
 
 
@@ -515,6 +651,8 @@ BARE_REPLACE = GaussianRelease(0, REPLACE)
         (Repeated(BARE, 1), True),
         (Repeated(BARE, 0), False),
         (Repeated(G, 5), False),
+        (BestOf((G, BARE), PoissonRepetitions(2)), True),
+        (BestOf((G, PoissonSampled(0, BARE)), PoissonRepetitions(2)), False),
     ],
 )
 def test_noiseless(event, noiseless):
@@ -544,6 +682,8 @@ def test_noiseless(event, noiseless):
         (Repeated(G, 0), True),
         (Repeated(G, 1), False),
         (Repeated(Selection(0), 3), True),
+        (BestOf((Selection(0), PoissonSampled(0, G)), PoissonRepetitions(2)), True),
+        (BestOf((Selection(0), G), PoissonRepetitions(2)), False),
     ],
 )
 def test_silent(event, silent):
@@ -569,6 +709,12 @@ def test_an_event_is_noiseless_when_one_of_its_parts_is(event):
         ),
         (AdaptivelyChosen(Selection(0.1)), "Adaptively chosen Selection(epsilon=0.1, exponential)"),
         (Repeated(Composed((G, ZcdpCost(1))), 2), "2 x (Gaussian(sigma=4) + zCDP(rho=1))"),
+        (
+            BestOf((Repeated(PoissonSampled(0.5, G), 3), G), TruncatedNegativeBinomial(1, 0.1)),
+            "Best of TNB(eta=1, gamma=0.1, mean=10) runs of [3 x Poisson(q=0.5) of Gaussian(sigma=4) | "
+            "Gaussian(sigma=4)]",
+        ),
+        (BestOf((G,), PoissonRepetitions(2.5)), "Best of Poisson(mean=2.5) runs of [Gaussian(sigma=4)]"),
     ],
 )
 def test_descriptions(event, text):

@@ -511,14 +511,14 @@ def test_charges_are_told_apart_by_what_they_paid_for():
     plan = two_noises()
     first, second = flatten(plan.event())
     paid = Paid(plan, {first: 2, second: 1}, 1)
-    assert [paid.take(step) for step in range(1, 4)] == [True, True, False]
+    assert [paid.take(plan.charge_at(step)) for step in range(1, 4)] == [True, True, False]
     assert not paid
     torn = Paid(plan, {first: 3, second: 1}, 3)  # a torn line counts for every event it could have been
-    assert not torn.take(3)
+    assert not torn.take(plan.charge_at(3))
     assert torn
-    assert Paid(plan, {first: 2, second: 1}, 1).after(1, clean=False) == 3
-    assert Paid(plan, {first: 2, second: 2}, 1).after(1, clean=False) == 4
-    assert Paid(plan, {first: 1}, 1).after(1, clean=False) == 1
+    assert Paid(plan, {first: 2, second: 1}, 1).after(plan, 1, clean=False) == 3
+    assert Paid(plan, {first: 2, second: 2}, 1).after(plan, 1, clean=False) == 4
+    assert Paid(plan, {first: 1}, 1).after(plan, 1, clean=False) == 1
     with pytest.raises(LedgerCorrupt, match="fewer charges than the checkpoint has steps"):
         Paid(plan, {first: 1}, 2)
     with pytest.raises(LedgerCorrupt, match="fewer charges"):
@@ -541,7 +541,7 @@ def test_charges_are_told_apart_by_what_they_paid_for():
 def test_a_reshuffled_epoch_is_left_unless_nothing_was_released_since(step, rounds, clean, expected):
     plan = two_noises(sampling="reshuffle")
     events = list(flatten(plan.event()))
-    assert Paid(plan, dict.fromkeys(events[:rounds], 1), step).after(step, clean=clean) == expected
+    assert Paid(plan, dict.fromkeys(events[:rounds], 1), step).after(plan, step, clean=clean) == expected
 
 
 def test_a_run_ends_early_where_a_torn_line_has_spent_a_later_step(tmp_path):

@@ -326,7 +326,7 @@ REFUSED = {
     "delta": ({"delta": 1.0}, "delta must lie strictly between 0 and 1"),
     "no delta": ({"delta": None}, "delta must be given"),
     "both": ({"epsilon": 1}, "Both epsilon and sigma"),
-    "neither": ({"sigma": None}, "Neither epsilon nor sigma"),
+    "neither": ({"sigma": None}, "None of epsilon, rho and sigma"),
     "clip rule": ({"clip": "box:1"}, "Unknown clip rule 'box'"),
     "clip without a bound": ({"clip": "automatic"}, "has no bound"),
     "clip of wrong layers": ({"clip": "per-layer:1,2,3"}, "3"),

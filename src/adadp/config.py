@@ -6,11 +6,14 @@ of steps) is filled in by the plan. Names that other rooms own (data, model, met
 
     given                                               becomes
     ==================================================  ===========================================================
-    both or neither of epsilon and sigma                an error: one is the target, the other follows from it
+    several of epsilon, rho and sigma                   an error: one is the target, the others follow from it
+    none of them, and no noise_schedule with s0         an error: nothing says how private the run is
     sigma = 0                                           an error unless ``allow_nonprivate``; then delta may be left out
     no delta                                            that of a public data set; otherwise an error: it is
                                                         never computed from the data
-    both epochs and steps, or both lr and lr_schedule   an error; neither: the plan's default
+    both epochs and steps                               an error; neither: the plan's default
+    lr and lr_schedule, clip and clip_schedule, lot     an error, unless the schedule leaves ``s0`` open, which the
+    and lot_schedule, sigma and noise_schedule          plain number then is
     momentum with an optimizer that has none            an error: an option is never swallowed
     lot larger than records                             an error: no record can be sampled with probability above 1
     an int where a float is meant, 3.0 for a count      accepted, and kept in one spelling, so that digests agree
@@ -37,7 +40,7 @@ import tomli_w
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.schedules import parse_schedule
+from adadp.schedules import OpenSchedule, ValidationDecay, parse_noise, parse_open
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -52,17 +55,24 @@ NEIGHBOURS = ("add-remove", "replace-one", "zero-out")
 ACCOUNTANTS = ("pld", "rdp", "moments", "strong", "zcdp", "zcdp-sampled", "strong-published", "theorem1")
 
 AUTO = "auto"
-CHOSEN = ("steps", "lot")
+CHOSEN = ("steps", "lot", "epochs")
 """Fields that may be ``auto``."""
 
-EXCLUSIVE = (("epsilon", "sigma"), ("epochs", "steps"), ("lr", "lr_schedule"))
+EXCLUSIVE = (("epsilon", "sigma"), ("epsilon", "rho"), ("rho", "sigma"), ("epochs", "steps"))
 """Pairs of fields of which at most one is given."""
+
+SCHEDULES = {"lr_schedule": "lr", "clip_schedule": "clip", "lot_schedule": "lot", "noise_schedule": "sigma"}
+"""A schedule -> the plain number it stands for. Both are given only where the schedule leaves its ``s0`` open."""
+
+_COUNTED = ("reshuffle", "add-remove")
+"""The sampling and neighbours for which the number of records must be known and each may be one more or less."""
 
 _DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
 _LARGEST_SEED = 2**63 - 1  # the largest integer every TOML reader must keep
 
 _POSITIVE = {
     "epsilon": "It is the privacy loss the run may spend; at 0 nothing could be learned.",
+    "rho": "It is the privacy loss the run may spend; at 0 nothing could be learned.",
     "clip": "It bounds what one record contributes; at 0 nothing would be learned.",
     "lr": "At 0 no parameter would move.",
 }
@@ -74,6 +84,7 @@ _COUNTS = {
     "threads": (1, ""),
     "evaluate_every": (1, "It is a number of epochs."),
     "checkpoint_every": (1, "It is a number of steps."),
+    "validation": (1, "So many of the training records are kept aside for looks."),
     "records": (1, "It stands for the number of records where the exact one must stay hidden."),
     "searched": (0, "It is the number of settings tried outside of this run."),
 }
@@ -99,21 +110,32 @@ class TrainConfig:
     method: str = "adadp"
     """How a lot becomes a gradient, such as ``adadp`` or ``dpsgd``; options follow a colon."""
     epsilon: float | None = None
-    """Target; the noise follows from it. Exactly one of ``epsilon`` and ``sigma``."""
+    """Target; the noise follows from it. One of ``epsilon``, ``rho`` and ``sigma``."""
+    rho: float | None = None
+    """Target in zero-concentrated differential privacy instead, for reshuffled and full-batch runs."""
     sigma: float | None = None
     """Noise multiplier; epsilon follows from it. 0 is a run without privacy."""
     delta: float | None = None
     """Required unless ``sigma`` is 0; a public data set has a default."""
-    epochs: int | None = None
+    noise_schedule: str | None = None
+    """The noise over the epochs: ``exp:k=0.1``, scaled so that the run lands on the budget; ``exp:s0=10``, whose k is
+    solved; ``exp:s0=10,k=0.01``, which runs as long as the budget lasts (or, without one, as it is);
+    ``validation:s0=10,k=0.7``, which follows looks at validation records."""
+    epochs: int | str | None = None
+    """``auto``: as many as the budget allows."""
     steps: int | str | None = None
     """``auto``: chosen from epsilon."""
     lot: int | str | None = None
     """Expected number of records in a step; ``auto``: chosen from epsilon, delta and the number of records."""
+    lot_schedule: str | None = None
+    """The same over the epochs, for example ``piecewise:0=600,20=1200``."""
     clip: float | None = None
+    clip_schedule: str | None = None
+    """The clip bound over the epochs; with a clip rule in full text it is a factor, and begins with 1."""
     clip_rule: str = "flat"
     lr: float | None = None
     lr_schedule: str | None = None
-    """Text of ``adadp.schedules``, for example ``poly:s0=0.1,k=1,s_end=0.052,period=10``; kept as ``str`` writes it."""
+    """The rate over the epochs, for example ``poly:s0=0.1,k=1,s_end=0.052,period=10``; kept as ``str`` writes it."""
     optimizer: str | None = None
     """None: the default for the data and features."""
     momentum: float = 0.0
@@ -133,6 +155,12 @@ class TrainConfig:
     """Epochs between two looks at the test set."""
     checkpoint_every: int | None = None
     """Steps between two checkpoints."""
+    validation: int | None = None
+    """So many of the training records are kept aside for the looks of a validation schedule."""
+    validation_public: bool | None = None
+    """Whether these records are public; if not, every look has noise and is charged."""
+    validation_data: str | None = None
+    """For data of your own: a file with public validation records."""
     records: int | None = None
     """A public number used in place of the number of records, where the exact one must stay hidden."""
     allow_nonprivate: bool = False
@@ -142,12 +170,16 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, value in {**_names(self), **_numbers(self)}.items():
             object.__setattr__(self, name, value)
-        if not isinstance(self.allow_nonprivate, bool):
-            raise InputError(
-                f"allow_nonprivate must be true or false, got {self.allow_nonprivate!r}.", fix="Pass it as a bool."
-            )
+        for name in ("allow_nonprivate", "validation_public"):
+            if not isinstance(getattr(self, name), (bool, type(None) if name == "validation_public" else bool)):
+                raise InputError(
+                    f"{name} must be true or false, got {getattr(self, name)!r}.", fix="Pass it as a bool."
+                )
+        object.__setattr__(self, "validation_public", self.validation_public or None)
         _check_exclusive(self)
+        _check_schedules(self)
         _check_privacy(self)
+        _check_validation(self)
         if self.momentum and self.optimizer is not None and not OPTIMIZERS[self.optimizer]:
             raise InputError(
                 f"momentum is {self.momentum:g}, and the optimizer {self.optimizer} takes none.",
@@ -170,8 +202,11 @@ class TrainConfig:
         return tomli_w.dumps(self.as_dict())
 
     @classmethod
-    def from_toml(cls, source: str | os.PathLike[str]) -> TrainConfig:
-        """The configuration written in ``source``: TOML text, or (a ``Path``) the file that holds it."""
+    def from_toml(cls, source: str | os.PathLike[str], **overrides: Any) -> TrainConfig:
+        """The configuration written in ``source``: TOML text, or (a ``Path``) the file that holds it.
+
+        ``overrides`` win over it, as in ``replace``; what the file leaves out they may give.
+        """
         where = "the text" if isinstance(source, str) else str(source)
         try:
             text = source if isinstance(source, str) else Path(source).read_text(encoding="utf-8-sig")
@@ -185,7 +220,7 @@ class TrainConfig:
                 f"The configuration in {where} is not TOML: {error}.",
                 fix='Write one field per line, like epsilon = 2.0 or data = "mnist". A file is given as a Path.',
             ) from error
-        return cls.from_dict(values)
+        return cls.from_dict({**values, **_displaced(values, overrides), **overrides})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
@@ -201,12 +236,7 @@ class TrainConfig:
         An override also removes the other field of its pair: ``epsilon`` given over a file with ``sigma`` replaces it.
         """
         _check_known(overrides)
-        removed: dict[str, None] = {}
-        for pair in EXCLUSIVE:
-            given = [name for name in pair if overrides.get(name) is not None]
-            if len(given) == 1:
-                removed.update((name, None) for name in pair if name != given[0])
-        return dataclasses.replace(self, **{**removed, **overrides})
+        return dataclasses.replace(self, **{**_displaced(vars(self), overrides), **overrides})
 
     def digest(self) -> str:
         """SHA-256 of the configuration. Equal configurations, and only those, have equal digests."""
@@ -236,11 +266,12 @@ def _names(config: TrainConfig) -> dict[str, str | int | None]:
     named: dict[str, str | int | None] = {
         name: _text(name, getattr(config, name)) for name in ("data", "method", "clip_rule")
     }
-    for name in ("model", "features", "target", "schema", "test_data"):
+    for name in ("model", "features", "target", "schema", "test_data", "validation_data"):
         if getattr(config, name) is not None:
             named[name] = _text(name, getattr(config, name))
-    if config.lr_schedule is not None:
-        named["lr_schedule"] = str(parse_schedule(config.lr_schedule))
+    for name in SCHEDULES:
+        if getattr(config, name) is not None:
+            named[name] = str(_schedule(name, getattr(config, name)))
     if config.neighbours is not None:
         named["neighbours"] = _one_of("neighbours", config.neighbours, NEIGHBOURS)
     if config.optimizer is not None:
@@ -298,12 +329,116 @@ def _check_exclusive(config: TrainConfig) -> None:
             )
 
 
-def _check_privacy(config: TrainConfig) -> None:
-    if config.epsilon is None and config.sigma is None:
+def _displaced(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, None]:
+    """The fields of ``values`` that ``overrides`` make void: the other one of a pair, a number beside its schedule."""
+    removed: dict[str, None] = {}
+    for pair in EXCLUSIVE:
+        given = [name for name in pair if overrides.get(name) is not None]
+        if len(given) == 1:
+            removed.update((name, None) for name in pair if name != given[0])
+    for schedule, plain in SCHEDULES.items():
+        asked = [overrides.get(name) is not None for name in (schedule, plain)]
+        text = overrides[schedule] if asked[0] else values.get(schedule)
+        if any(asked) and not all(asked) and text is not None and not leaves_start_open(schedule, text):
+            removed[plain if asked[0] else schedule] = None
+    return removed
+
+
+def _schedule(name: str, text: str) -> OpenSchedule | ValidationDecay:
+    """The schedule in a field; only the noise may leave ``k`` open, or follow looks."""
+    if name == "noise_schedule":
+        return parse_noise(text)
+    found = parse_open(text)
+    if found.unknown == "k":
         raise InputError(
-            "Neither epsilon nor sigma is given.",
-            why="One of them says how private the run is; the other follows from it.",
-            fix="Pass epsilon (a target) or sigma (a noise multiplier).",
+            f"{name} leaves k open.", why="Only the noise has a budget that k can be solved for.", fix="Give k."
+        )
+    return found
+
+
+def leaves_start_open(name: str, text: str | None) -> bool:
+    """Whether the schedule in the field ``name`` leaves to a plain number what it begins with."""
+    found = None if text is None else _schedule(name, text)
+    return isinstance(found, OpenSchedule) and found.unknown == "s0"
+
+
+def _check_schedules(config: TrainConfig) -> None:
+    for name, plain in SCHEDULES.items():
+        text, number = getattr(config, name), getattr(config, plain)
+        if text is not None and number is not None and not leaves_start_open(name, text):
+            raise InputError(
+                f"Both {plain} and {name} are given.",
+                why="They settle the same thing, and would contradict each other.",
+                fix=f"Leave out {plain}, or s0 in {name}: {plain} is then what the schedule begins with.",
+            )
+    if config.noise_schedule is None:
+        return
+    noise = parse_noise(config.noise_schedule)
+    budget = config.epsilon is not None or config.rho is not None
+    length = config.steps is not None or config.epochs not in (None, AUTO)
+    if config.sigma == 0:
+        raise InputError("sigma is 0, and noise_schedule is given.", fix="Leave one of them out.")
+    if isinstance(noise, ValidationDecay):
+        if not budget:
+            raise InputError(
+                "A validation schedule is given without a budget.",
+                why="Its noise is not known ahead, so only a budget fixed in advance can be certified.",
+                fix="Pass epsilon (with delta), or rho.",
+            )
+    elif noise.unknown == "k" and not budget:
+        raise InputError("noise_schedule leaves k open, and there is no budget to solve it for.", fix="Give k.")
+    elif budget and length and noise.unknown is None and not noise.relative:
+        raise InputError(
+            f"The noise ({config.noise_schedule}), the length and the budget are all given.",
+            why="Each follows from the other two.",
+            fix="Leave out s0 or k in noise_schedule, or the length (epochs is then as long as the budget lasts).",
+        )
+
+
+def _check_validation(config: TrainConfig) -> None:
+    noise = None if config.noise_schedule is None else parse_noise(config.noise_schedule)
+    named = config.validation is not None or config.validation_data is not None
+    if not isinstance(noise, ValidationDecay):
+        if named or config.validation_public is not None:
+            raise InputError(
+                "Validation records are named, and the noise schedule is not one that looks at them.",
+                why="They would be kept aside for nothing.",
+                fix="Pass noise_schedule like validation:s0=10,k=0.7, or leave them out.",
+            )
+        return
+    if config.validation is not None and config.validation_data is not None:
+        raise InputError("Both validation and validation_data are given.", fix="Leave one of them out.")
+    public = config.validation_data is not None or bool(config.validation_public)
+    if config.validation is not None and not public and noise.look is None:
+        raise InputError(
+            f"{config.validation} private records are to be looked at without noise.",
+            why="The noise of the run would follow from them: what is learnt in a look must be paid for.",
+            fix="Give every look a noise multiplier, like validation:s0=10,k=0.7,look=20 (the standard deviation of "
+            "the number of right answers), or say validation_public if the records are public.",
+        )
+    if config.validation is not None and not public and (config.sampling, config.neighbours) == _COUNTED:
+        raise InputError(
+            "Private validation records are kept aside of reshuffled batches, for add-remove neighbours.",
+            why="Each record is kept aside by a coin of its own then, and how many remain to be dealt into batches is "
+            "secret.",
+            fix="Use zero-out neighbours, or Poisson sampling, or public validation records.",
+        )
+    if public and noise.look is not None:
+        raise InputError(
+            "The validation records are public, and look gives noise for private ones.",
+            why="It would be ignored: a look at public records is free.",
+            fix="Leave look out, or validation_public.",
+        )
+
+
+def _check_privacy(config: TrainConfig) -> None:
+    targets = (config.epsilon, config.rho, config.sigma)
+    schedule = config.noise_schedule
+    if targets == (None, None, None) and (schedule is None or leaves_start_open("noise_schedule", schedule)):
+        raise InputError(
+            "None of epsilon, rho and sigma is given.",
+            why="One of them says how private the run is; the others follow from it.",
+            fix="Pass epsilon (a target), sigma (a noise multiplier) or a noise_schedule with s0.",
         )
     if config.sigma == 0 and not config.allow_nonprivate:
         raise InputError(

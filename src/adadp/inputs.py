@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -26,6 +26,8 @@ class Inputs:
     class_names: tuple[str, ...]
     record: str
     """What one record is: the unit the guarantee protects."""
+    validation: Records | None = None
+    """Public records for the looks of a validation schedule, from a file of their own."""
     key: CacheKey | None = None
     """Whose features may be cached; None for a user's own records."""
     notes: tuple[str, ...] = ()
@@ -44,7 +46,11 @@ class Inputs:
 def load_inputs(config: TrainConfig, *, own: bool) -> Inputs:
     """The records ``config.data`` names."""
     if own:
-        return _own(load_own(config.data, target=config.target, schema=config.schema, test_data=config.test_data))
+        found = _own(load_own(config.data, target=config.target, schema=config.schema, test_data=config.test_data))
+        if config.validation_data is None:
+            return found
+        other = load_own(config.data, target=config.target, schema=config.schema, test_data=config.validation_data)
+        return replace(found, validation=other.test)
     loaded = zoo.load(config.data)
     entry = loaded.description
     checksums = tuple(file.sha256 for file in entry.files)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from adadp import checks
 from adadp.accounting import accountant, smallest_noise
-from adadp.config import AUTO, TrainConfig, require_delta
+from adadp.config import AUTO, TrainConfig, leaves_start_open, require_delta
 from adadp.errors import InputError
 from adadp.events import GaussianRelease
 from adadp.features import (
     Progress,
     ReleasedStage,
+    Shape,
     Stage,
+    extract,
     extract_both,
     features_text,
     fixed_first,
@@ -24,14 +27,15 @@ from adadp.features import (
     released_stages,
 )
 from adadp.features.bounds import Bounds
-from adadp.inputs import load_inputs
+from adadp.inputs import Inputs, load_inputs
 from adadp.methods import AdaDp, Method, parse_method
 from adadp.owndata import is_own, private_positions
 from adadp.recipes import DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
 from adadp.runs import RunFolder
 from adadp.sampling import sampler
+from adadp.schedules import ValidationDecay, parse_noise
 from adadp.sizing import auto_lot, auto_steps
-from adadp.train import Status, TrainResult, refuse_finished, train
+from adadp.train import Status, TrainResult, decay_of, plan_of, refuse_finished, train
 from adadp.zoo import find
 from adadp.zoo.models import build_model
 
@@ -48,12 +52,17 @@ def resolved(config: TrainConfig) -> TrainConfig:
     if not own:
         find(config.data)
         _refuse_own_settings(config)
+    if decay_of(config) is not None and config.validation is None and config.validation_data is None:
+        raise InputError(
+            "The noise follows looks at validation records, and there are none.",
+            fix="Say how many training records to keep aside (validation), or give public ones (validation_data).",
+        )
     method = parse_method(config.method)
     filled: dict[str, object] = {"method": str(method)}
     if config.delta is None and config.sigma != 0 and config.data in DELTAS:
         filled["delta"] = DELTAS[config.data]
     if config.features is None and config.model is None and config.data in DEFAULT_FEATURES:
-        equalised = isinstance(method, AdaDp) and config.sigma is None  # its noise is a share of epsilon
+        equalised = isinstance(method, AdaDp) and config.epsilon is not None  # its noise is a share of epsilon
         filled["features"] = DEFAULT_FEATURES[config.data] + (f"+{EQUALISED}" if equalised else "")
     config = config.replace(**filled)
     require_delta(config)
@@ -79,14 +88,16 @@ def _with_bounds(stages: tuple[Stage, ...], config: TrainConfig) -> tuple[Stage,
 
 def _with_sizes(config: TrainConfig, recipe: Recipe) -> TrainConfig:
     """``config`` with numbers for the sizes that are ``auto``, or that the recipe leaves to be chosen."""
+    if _runs_as_long_as_it_can(config):
+        return config.replace(epochs=AUTO)
     if recipe.auto and config.epsilon is not None and config.delta is not None:
         if config.epochs is None and config.steps is None:
             config = config.replace(steps=AUTO)
-        if config.lot is None and config.steps is not None:
+        if config.lot is None and config.lot_schedule is None and config.steps is not None:
             config = config.replace(lot=AUTO)
     if AUTO not in (config.lot, config.steps):
         return config
-    records = _records(config)
+    records = public_records(config)
     if config.epsilon is None or config.delta is None or records is None:
         raise InputError(
             "lot or steps is auto, and there is nothing to choose it from.",
@@ -110,9 +121,36 @@ def _with_sizes(config: TrainConfig, recipe: Recipe) -> TrainConfig:
     return config.replace(steps=steps, lot=lot)
 
 
-def _records(config: TrainConfig) -> int | None:
-    """The number of records, if it is public."""
+def _runs_as_long_as_it_can(config: TrainConfig) -> bool:
+    """Whether noise and budget are given in full, so that the length follows from them."""
+    budget = config.epsilon is not None or config.rho is not None
+    if not budget or config.noise_schedule is None or config.steps is not None or config.epochs not in (None, AUTO):
+        return False
+    noise = parse_noise(config.noise_schedule)
+    return isinstance(noise, ValidationDecay) or noise.unknown is None
+
+
+def public_records(config: TrainConfig) -> int | None:
+    """The number of records, if it is public: as it was given, or that of the catalogue. Reads no data."""
     return config.records or (None if is_own(config.data) else find(config.data).train_records)
+
+
+def training_records(config: TrainConfig) -> int:
+    """The public number of records that are trained on: without those kept aside for looks. Reads no data."""
+    records = public_records(config)
+    if records is None:
+        raise InputError(
+            f"The number of records in {config.data} is not given.",
+            why="Planning reads no data, and the noise follows from the share of the records that is in a lot.",
+            fix="Pass records, a public number.",
+        )
+    kept = config.validation or 0
+    if kept >= records:
+        raise InputError(
+            f"{kept} validation records are to be kept aside, and there are {records}.",
+            fix="Keep fewer aside: the others are trained on.",
+        )
+    return records - kept
 
 
 def _with_recipe(config: TrainConfig, recipe: Recipe) -> TrainConfig:
@@ -121,31 +159,46 @@ def _with_recipe(config: TrainConfig, recipe: Recipe) -> TrainConfig:
         filled["model"] = recipe.model
     if config.epochs is None and config.steps is None:
         filled["epochs"] = recipe.epochs
-    if config.lot is None:
+    if config.lot is None and _wants_start(config, "lot_schedule"):
         filled["lot"] = recipe.lot
-    if config.clip is None and ":" not in config.clip_rule:
+    if config.clip is None and ":" not in config.clip_rule and _wants_start(config, "clip_schedule"):
         filled["clip"] = recipe.clip
     if config.optimizer is None:
         filled["optimizer"] = recipe.optimizer
         rate_is_recipes = True
     else:
         rate_is_recipes = config.optimizer == recipe.optimizer
-    if config.lr is None and config.lr_schedule is None:
+    if config.lr is None and _wants_start(config, "lr_schedule"):
         if not rate_is_recipes:
             raise InputError(
                 f"The optimizer {config.optimizer} needs a learning rate.",
                 why=f"The recipe for this data and these features has one for {recipe.optimizer} only.",
                 fix="Pass lr (or lr_schedule), or leave the optimizer out.",
             )
-        epochs = filled.get("epochs", config.epochs)
-        lot, records = filled.get("lot", config.lot), _records(config)
-        if isinstance(config.steps, int) and isinstance(lot, int) and records is not None:
-            epochs = -(-config.steps // -(-records // lot))
-        if recipe.decay and epochs is not None:
+        epochs = _epochs(config.replace(**filled)) if recipe.decay and config.lr_schedule is None else None
+        if epochs is not None:
             filled["lr_schedule"] = f"poly:s0={recipe.lr!r},k=1,s_end={recipe.lr / 100:g},period={epochs}"
         else:
             filled["lr"] = recipe.lr
     return config.replace(**filled)
+
+
+def _wants_start(config: TrainConfig, schedule: str) -> bool:
+    """Whether a plain number has a place beside ``schedule``: it is not given, or leaves its beginning open."""
+    text = getattr(config, schedule)
+    return text is None or leaves_start_open(schedule, text)
+
+
+def _epochs(config: TrainConfig) -> int | None:
+    """How many epochs the run has, if that is known without the data."""
+    if isinstance(config.epochs, int):
+        return config.epochs
+    records = public_records(config)
+    if records is None or (config.epochs == AUTO and config.lot == AUTO):
+        return None
+    if isinstance(config.steps, int) and isinstance(config.lot, int) and config.lot_schedule is None:
+        return -(-config.steps // -(-records // config.lot))
+    return plan_of(config, records - (config.validation or 0)).epochs
 
 
 def _with_defaults(recipe: Recipe, method: Method) -> Recipe:
@@ -216,6 +269,25 @@ def _run(
     watch: Callable[[Status], None] | None,
     progress: Progress | None,
 ) -> TrainResult:
+    return run_on(prepared(config, progress), config, out, resume=resume, watch=watch)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """The records a configuration names, with the features that are known before the data in place of their values."""
+
+    inputs: Inputs
+    train: tuple[Tensor, ...]
+    test: tuple[Tensor, Tensor] | None
+    validation: tuple[Tensor, Tensor] | None
+    released: tuple[Stage, ...]
+    """The stages that are still to come: the first of them is released from the training records."""
+    shape: Shape
+    """The shape of a record when all stages are done."""
+
+
+def prepared(config: TrainConfig, progress: Progress | None = None) -> Prepared:
+    """Load the records of a resolved ``config`` and make their features."""
     if config.threads is not None:
         torch.set_num_threads(checks.count("threads", config.threads))
     inputs = load_inputs(config, own=is_own(config.data))
@@ -223,28 +295,45 @@ def _run(
     shape = inputs.shape
     for stage in stages:
         shape = stage.output_shape(shape)
-    assert config.model is not None
-    model = build_model(config.model, input_shape=shape, classes=inputs.classes, seed=_initial_seed(config))
-    fixed, rest = fixed_first(stages)
+    fixed, released = fixed_first(stages)
     shown = progress if config.records is None else None  # it tells how many records there are
     data, test = extract_both(fixed, inputs.train, inputs.test, key=inputs.key, device=config.device, progress=shown)
+    validation = inputs.validation
+    if validation is not None:
+        validation = (extract(fixed, validation[0], part="validation", device=config.device), validation[1])
+    return Prepared(inputs, data, test, validation, released, shape)
+
+
+def run_on(
+    records: Prepared,
+    config: TrainConfig,
+    out: str | os.PathLike[str] | None,
+    *,
+    resume: bool = False,
+    watch: Callable[[Status], None] | None = None,
+) -> TrainResult:
+    """Train a resolved ``config`` on records that are at hand."""
+    assert config.model is not None
+    inputs = records.inputs
+    model = build_model(config.model, input_shape=records.shape, classes=inputs.classes, seed=_initial_seed(config))
     return train(
         model,
-        data,
+        records.train,
         config,
-        test=test,
+        test=records.test,
+        validation=records.validation,
         out=out,
         resume=resume,
         record_unit=inputs.record,
         notes=inputs.notes,
         encoder=inputs.encoder,
-        stages=rest,
+        stages=records.released,
         watch=watch,
     )
 
 
 def _refuse_own_settings(config: TrainConfig) -> None:
-    for name in ("target", "schema", "test_data"):
+    for name in ("target", "schema", "test_data", "validation_data"):
         if getattr(config, name) is not None:
             raise InputError(
                 f"{name} was given, and {config.data} is a data set of the catalogue.",

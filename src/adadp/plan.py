@@ -6,18 +6,20 @@ noise and says what is charged, so that the sampling that happens is the samplin
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from adadp import checks
-from adadp.accounting import Answer, accountant, smallest_noise
-from adadp.clipping import ClipRule, Flat, clip_rule
+from adadp.accounting import Answer, EpsilonTarget, Target, accountant
+from adadp.clipping import AdaptiveClipRule, ClipRule, Flat, clip_rule
 from adadp.errors import InputError
-from adadp.events import Event, GaussianRelease, Neighbours, Repeated, compose
-from adadp.sampling import PoissonSampler, Sampler
+from adadp.events import AdaptivelyChosen, Event, GaussianRelease, Neighbours, Repeated, compose
+from adadp.sampling import Sampler, Timetable
 from adadp.sampling import sampler as build_sampler
-from adadp.schedules import Schedule, Uniform
+from adadp.schedules import Piecewise, Schedule, Uniform
 
 _BEFORE = "It is the noise multiplier of a release before the first step; without noise that would not be private."
 
@@ -33,6 +35,13 @@ class Plan:
     ``noise`` is the noise multiplier over the epochs, or None: without noise nothing is private. ``before`` are the
     noise multipliers of Gaussian releases of all records (not sampled) that come before the first step, such as the
     covariance of a projection.
+
+    ``lots``, if given, is the lot size over the epochs, and ``lot_size`` what it begins with; an epoch is then as many
+    steps as lots of its size need. ``clips`` is what the bound of the clip rule is multiplied by over the epochs; the
+    noise is in proportion to the bound, so that the multiplier stays what ``noise`` says.
+
+    ``adaptive``: the noise was chosen on the way from earlier releases, so its charges are marked and only a filter
+    can certify them.
     """
 
     records: int
@@ -44,6 +53,9 @@ class Plan:
     neighbours: Neighbours | None = None
     """None, as an argument: what the sampling is usually analysed under."""
     before: tuple[float, ...] = ()
+    lots: Schedule | None = None
+    clips: Schedule | None = None
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", checks.count("records", self.records, minimum=2))
@@ -52,6 +64,18 @@ class Plan:
         object.__setattr__(self, "neighbours", self.sampler.neighbours)
         multipliers = (checks.positive("before", each, why=_BEFORE) for each in self.before)
         object.__setattr__(self, "before", tuple(multipliers))
+        if self.lots is not None and round(self.lots.value_at(0)) != self.lot_size:
+            raise InputError(
+                f"lot_size is {self.lot_size}, and the schedule of the lots ({self.lots}) begins with another.",
+                why="They settle the same thing, and would contradict each other.",
+                fix="Pass as lot_size what the schedule begins with.",
+            )
+        if self.clips is not None and isinstance(self.clip, AdaptiveClipRule):
+            raise InputError(
+                f"The clip rule {self.clip.name} was given together with a schedule of the clip bound.",
+                why="It finds its bound by itself and would undo the schedule.",
+                fix="Use another clip rule, such as flat, or leave the schedule out.",
+            )
 
     @classmethod
     def for_budget(
@@ -85,20 +109,32 @@ class Plan:
             neighbours=neighbours,
             before=before,
         )
-        shape = draft.noise
+        return draft.scaled_to(EpsilonTarget(epsilon, delta, accountant(accountant_name)))
+
+    def scaled_to(self, target: Target) -> Plan:
+        """The plan with its noise scaled, as a whole, to the least that keeps the run within ``target``."""
+        shape = self.noise
         assert shape is not None
-        if before and accountant(accountant_name).epsilon(compose(*draft.charges_before()), delta).epsilon >= epsilon:
+        self.refuse_spent(target)
+        found = target.scale(lambda scale: self.with_noise(shape.scaled(scale)).event())
+        return self.with_noise(shape.scaled(found))
+
+    def refuse_spent(self, target: Target) -> None:
+        """Refuse a target that is spent before the first step."""
+        if self.before and target.cost(compose(*self.charges_before())) >= target.limit:
             raise InputError(
-                f"What is released before the first step costs all of epsilon {epsilon:g} at delta {delta:g}.",
-                why=f"Its noise is {', '.join(f'{each:g}' for each in before)}; nothing is left to train with.",
-                fix="Give these releases more noise, or pass a larger epsilon.",
+                f"What is released before the first step costs all of {target}.",
+                why=f"Its noise is {', '.join(f'{each:g}' for each in self.before)}; nothing is left to train with.",
+                fix="Give these releases more noise, or pass a larger budget.",
             )
 
-        def event(scale: float) -> Event:
-            return replace(draft, noise=shape.scaled(scale)).event()
+    def with_noise(self, noise: Schedule, *, steps: int | None = None) -> Plan:
+        """The plan with other noise, and with another length if one is given."""
+        return replace(self, noise=noise, steps=self.steps if steps is None else steps)
 
-        found = smallest_noise(event, epsilon=epsilon, delta=delta, accountant=accountant(accountant_name))
-        return replace(draft, noise=shape.scaled(found.value))
+    def realised(self, sigmas: Sequence[float]) -> Plan:
+        """The plan of a run whose noise is chosen on the way and was ``sigmas`` in its epochs so far."""
+        return replace(self, noise=Piecewise.of(sigmas), adaptive=True)
 
     @classmethod
     def of_noise(
@@ -113,43 +149,60 @@ class Plan:
         sampling: str = "poisson",
         neighbours: Neighbours | str | None = None,
         before: tuple[float, ...] = (),
+        lots: Schedule | None = None,
+        clips: Schedule | None = None,
     ) -> Plan:
         """The plan with a given noise multiplier, or schedule of it; 0 for a run without privacy."""
         if (steps is None) == (epochs is None):
             raise InputError("The length of the run must be given once.", fix="Pass exactly one of steps and epochs.")
         relation = None if neighbours is None else Neighbours.parse(neighbours)
         size = checks.count("lot_size", lot_size)
+        epochs = None if epochs is None else checks.count("epochs", epochs)
         plan = cls(
             records=records,
             lot_size=size,
-            steps=1 if steps is None else steps,
+            steps=1 if steps is None else checks.count("steps", steps),
             noise=_schedule(noise),
             clip=clip if isinstance(clip, ClipRule) else _rule(clip),
             sampling=sampling,
             neighbours=relation,
             before=before,
+            lots=lots,
+            clips=clips,
         )
-        if epochs is None:
-            return plan
-        return replace(plan, steps=checks.count("epochs", epochs) * plan.sampler.steps_per_epoch)
+        return plan if epochs is None else replace(plan, steps=plan.steps_of(epochs))
 
     @cached_property
     def sampler(self) -> Sampler:
-        """How lots are drawn from ``records`` records."""
-        return build_sampler(self.sampling, self.records, self.lot_size, self.neighbours)
+        """How the lots of the first epoch are drawn from ``records`` records."""
+        return self._sampler_of(self.lot_size)
 
-    def sampler_for(self, records: int) -> Sampler:
-        """How lots are drawn from ``records`` true records."""
-        planned = self.sampler
-        if records == self.records:
-            return planned
-        if isinstance(planned, PoissonSampler):
-            return replace(planned, records=records)
-        raise InputError(
-            f"The plan is for {self.records} records, the data has another number of them.",
-            why=f"{self.sampling} sampling deals out exactly the records there are, so their number is public.",
-            fix="Plan with the true number, or use Poisson sampling, which can hide it.",
-        )
+    def _sampler_of(self, lot_size: int) -> Sampler:
+        return build_sampler(self.sampling, self.records, lot_size, self.neighbours)
+
+    @cached_property
+    def timetable(self) -> Timetable:
+        """Who draws the lot of which step."""
+        return self._timetable(self.steps)
+
+    def _timetable(self, steps: float, epochs: float = math.inf) -> Timetable:
+        """The timetable up to so many steps or epochs, whichever comes first."""
+        if self.lots is None:
+            return Timetable.of(self.sampler)
+        samplers: list[Sampler] = []
+        while steps > 0 and len(samplers) < epochs:
+            samplers.append(self._sampler_of(round(self.lots.value_at(len(samplers)))))
+            steps -= samplers[-1].steps_per_epoch
+        return Timetable.of(*samplers)
+
+    def steps_of(self, epochs: int) -> int:
+        """How many steps the first ``epochs`` epochs have."""
+        return self._timetable(math.inf, epochs).first_step(epochs)
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs the run enters."""
+        return self.epoch_of(self.steps - 1) + 1
 
     def noise_multiplier_at(self, step: int) -> float:
         """The standard deviation of the noise of ``step`` over the l2 bound of one record; 0 without noise."""
@@ -157,7 +210,19 @@ class Plan:
 
     def epoch_of(self, step: int) -> int:
         """The epoch ``step`` belongs to, counted from 0."""
-        return step // self.sampler.steps_per_epoch
+        return self.timetable.epoch_of(step)
+
+    def lot_size_at(self, step: int) -> int:
+        """The number of records ``step`` has on average, and is divided by."""
+        return self.lot_size if self.lots is None else round(self.lots.value_at(self.epoch_of(step)))
+
+    def clip_factor_at(self, step: int) -> float:
+        """What the bound of the clip rule is multiplied by in ``step``."""
+        return 1.0 if self.clips is None else self.clips.value_at(self.epoch_of(step))
+
+    def ends_epoch(self, step: int) -> bool:
+        """Whether an epoch is over when ``step`` steps are done."""
+        return step == self.steps or self.timetable.first_step(self.epoch_of(step)) == step
 
     def charges_before(self) -> tuple[Event, ...]:
         """What must be charged before the first step, one by one."""
@@ -166,41 +231,50 @@ class Plan:
 
     def release_at(self, step: int) -> Event:
         """What is released from the lot of ``step``: the gradient, and what the clip rule asks for beside it."""
-        relation = self.neighbours
-        assert relation is not None
-        multipliers = (self.noise_multiplier_at(step), *self.clip.extra_multipliers())
-        return compose(*(GaussianRelease(multiplier, relation) for multiplier in multipliers))
+        epoch = 0 if self.noise is None or isinstance(self.noise, Uniform) else self.epoch_of(step)
+        if epoch not in self._releases:
+            relation = self.neighbours
+            assert relation is not None
+            multipliers = (self.noise_multiplier_at(step), *self.clip.extra_multipliers())
+            self._releases[epoch] = compose(*(GaussianRelease(multiplier, relation) for multiplier in multipliers))
+        return self._releases[epoch]
 
     def charge_at(self, step: int, *, resumed: bool = False) -> Event | None:
         """What must be charged before the release of ``step``; None if an earlier charge covers it.
 
         ``resumed``: lots of its round may be released a second time, so the rest of the round is charged again.
         """
-        if self.sampler.steps_per_round > 1:
-            return self.sampler.charge(step, self.release_at, resumed=resumed)
-        epoch = self.epoch_of(step) if self.noise is not None and not isinstance(self.noise, Uniform) else 0
+        if self.timetable.shares_draws:
+            charge = self.timetable.charge(step, self.release_at, resumed=resumed)
+            return AdaptivelyChosen(charge) if self.adaptive and charge is not None else charge
+        epoch = 0 if self.lots is None and isinstance(self.noise, (Uniform, type(None))) else self.epoch_of(step)
         if epoch not in self._charges:
-            self._charges[epoch] = self.sampler.amplify(self.release_at(step))
+            charge = self.timetable.at(step).sampler.amplify(self.release_at(step))
+            self._charges[epoch] = AdaptivelyChosen(charge) if self.adaptive else charge
         return self._charges[epoch]
 
     @cached_property
+    def _releases(self) -> dict[int, Event]:
+        """Releases by epoch, kept because building and checking an event takes longer than looking it up."""
+        return {}
+
+    @cached_property
     def _charges(self) -> dict[int, Event]:
-        """Charges by epoch, kept because building and checking an event takes longer than looking it up."""
+        """Charges by epoch, where every step has one."""
         return {}
 
     def event(self) -> Event:
         """Everything the run will charge."""
-        sampler = self.sampler
-        if self.noise is None or isinstance(self.noise, Uniform):
-            rounds = -(-self.steps // sampler.steps_per_round)
-            steps: Event = Repeated(sampler.amplify(self.release_at(0)), rounds)
+        if self.lots is None and isinstance(self.noise, (Uniform, type(None))):
+            rounds = self.rounds_before(self.steps)
+            steps: Event = Repeated(self.sampler.amplify(self.release_at(0)), rounds)
         else:
-            steps = sampler.planned(self.steps, self.release_at)
+            steps = self.timetable.planned(self.steps, self.release_at)
         return compose(*self.charges_before(), steps)
 
     def rounds_before(self, step: int) -> int:
         """How many charges the steps before ``step`` need."""
-        return -(-step // self.sampler.steps_per_round)
+        return self.timetable.rounds_before(step)
 
     def epsilon(self, delta: float, accountant_name: str = "pld") -> Answer:
         """What the whole run costs."""
@@ -210,7 +284,7 @@ class Plan:
         """The plan as JSON."""
         assert self.neighbours is not None
         sampler = self.sampler
-        return {
+        plan: dict[str, Any] = {
             "records": self.records,
             "lot_size": self.lot_size,
             "steps": self.steps,
@@ -220,7 +294,16 @@ class Plan:
             "neighbours": self.neighbours.value,
             "noise": "none" if self.noise is None else str(self.noise),
             "clip": str(self.clip),
-        } | ({"before": list(self.before)} if self.before else {})
+        }
+        if self.before:
+            plan["before"] = list(self.before)
+        if self.lots is not None:
+            plan["lots"] = str(self.lots)
+        if self.clips is not None:
+            plan["clip_factors"] = str(self.clips)
+        if self.adaptive:
+            plan["adaptive"] = True
+        return plan
 
 
 def _schedule(noise: Schedule | float) -> Schedule | None:

@@ -80,7 +80,7 @@ class PrivateGradients:
         self.step = 0
         """How many steps were released; the next ``release`` is for this step, counted from 0."""
         self._records = data if isinstance(data, Records) else Records(data, first.device, first.dtype)
-        self.lots = Lots(plan.sampler_for(len(self._records)), self.source)
+        self.lots = Lots(plan.timetable.for_records(len(self._records)), self.source)
         self._engine = GradientEngine(model, loss, self._records.example())
         self.query = method.query(self._engine, plan.clip, plan.lot_size)
         self._resumed = False
@@ -103,6 +103,7 @@ class PrivateGradients:
                 fix="Call release() without paid.",
             )
         plan, step, query = self.plan, self.step, self.query
+        query.lot_size, query.clip_factor = plan.lot_size_at(step), plan.clip_factor_at(step)
         total = query.settle(self._sum_of_lot(step))
         multipliers = dict(zip(total, (plan.noise_multiplier_at(step), *plan.clip.extra_multipliers()), strict=True))
         bounds = {purpose: self._with_rounding(bound) for purpose, bound in query.l2_bounds().items()}
@@ -147,7 +148,7 @@ class PrivateGradients:
         papers' networks that is 0.1 * 2**-24 of the bound per record of the lot, and up to 7.5 * 2**-24 where equal
         records add up in one small matrix product; 16 * 2**-24 is allowed for. This is measured, not proved.
         """
-        return bound * (1 + self.plan.lot_size * 2.0**-20)
+        return bound * (1 + self.query.lot_size * 2.0**-20)
 
     def _chunk(self, chunk_size: int | str, memory_limit: int) -> int:
         if chunk_size == "auto":

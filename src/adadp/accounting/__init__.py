@@ -12,11 +12,15 @@ from __future__ import annotations
 from adadp.accounting.answer import Answer, Status
 from adadp.accounting.base import Accountant
 from adadp.accounting.calibrate import Calibration, longest, longest_within_rho, most_repetitions, smallest_noise
-from adadp.accounting.filters import RdpFilter, ZcdpFilter
+from adadp.accounting.filters import Filter, RdpFilter, ZcdpFilter
+from adadp.accounting.gupta import GuptaPlan, most_settings
 from adadp.accounting.pld import PldAccountant
 from adadp.accounting.renyi import MomentsAccountant, RdpAccountant
 from adadp.accounting.runs import RunShape, Sampling
+from adadp.accounting.search import noise_for_search
+from adadp.accounting.selection import draw_count, repetitions_for
 from adadp.accounting.strong import StrongAsPublished, StrongComposition
+from adadp.accounting.targets import EpsilonTarget, RhoTarget, Target
 from adadp.accounting.theorem1 import Theorem1
 from adadp.accounting.zcdp import SampledZcdpEstimate, ZcdpAccountant
 from adadp.errors import InputError
@@ -49,14 +53,23 @@ __all__ = [
     "Accountant",
     "Answer",
     "Calibration",
+    "EpsilonTarget",
+    "Filter",
+    "GuptaPlan",
     "RdpFilter",
+    "RhoTarget",
     "RunShape",
     "Sampling",
     "Status",
+    "Target",
     "ZcdpFilter",
     "accountant",
+    "draw_count",
     "longest",
     "longest_within_rho",
     "most_repetitions",
+    "most_settings",
+    "noise_for_search",
+    "repetitions_for",
     "smallest_noise",
 ]

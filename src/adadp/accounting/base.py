@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ClassVar, NamedTuple
 
 from adadp import checks
 from adadp.accounting.answer import Answer, Status
-from adadp.errors import AccountingError, AdaDPError
-from adadp.events import Event, describe, flatten, is_noiseless, is_silent
+from adadp.errors import AccountingError, AdaDPError, UnsupportedEvent
+from adadp.events import Disjoint, Event, describe, flatten, is_noiseless, is_silent
+
+_MOST_CASES = 10_000
+"""In how many ways a record may be placed in the parts of the data before an answer is refused."""
 
 
 class Bracket(NamedTuple):
@@ -31,6 +35,7 @@ class Accountant(ABC):
     a release without noise     epsilon inf, delta 1
     unknown to this accountant  UnsupportedEvent
     adaptively chosen           AdaptiveEvent
+    disjoint parts of the data  the worst part, with all that is composed with it
     ==========================  =====================================================
     """
 
@@ -64,7 +69,7 @@ class Accountant(ABC):
         if is_noiseless(event):
             return Bracket(without_noise, without_noise, "a release without noise has no finite epsilon")
         try:
-            return question({part: count for part, count in flatten(event).items() if not is_silent(part)})
+            return _worst([question(counts) for counts in _placements(event)])
         except AdaDPError:
             raise
         except (ArithmeticError, ValueError) as error:
@@ -81,3 +86,35 @@ class Accountant(ABC):
     @abstractmethod
     def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
         """Bracket of delta at ``epsilon``."""
+
+
+def _placements(event: Event) -> Iterator[dict[Event, int]]:
+    """What one record can have been in, one case after the other: the flattened ``event``, parts replaced by one each.
+
+    Neighbouring data sets differ in one record, which is in one part of each ``Disjoint``; what was released from the
+    other parts is the same function of the same records. So the event is DP for the pair at hand as the composition of
+    that part with everything else, and the worst case bounds all pairs. Charges of one ``Disjoint`` may have told the
+    parts apart anew each time: every combination is a case.
+    """
+    counts = {part: count for part, count in flatten(event).items() if not is_silent(part)}
+    parted = [(part, count) for part, count in counts.items() if isinstance(part, Disjoint)]
+    cases = math.prod(math.comb(len(set(part.parts)) + count - 1, count) for part, count in parted)
+    if cases > _MOST_CASES:
+        raise UnsupportedEvent(
+            f"{describe(event)} has {cases} cases of where a record can be.",
+            fix=f"Compose at most {_MOST_CASES} of them: fewer parts, or fewer releases in parts.",
+        )
+    fixed: dict[Event, int] = {part: count for part, count in counts.items() if not isinstance(part, Disjoint)}
+    choices = (itertools.combinations_with_replacement(dict.fromkeys(part.parts), count) for part, count in parted)
+    for chosen in itertools.product(*choices):
+        case = dict(fixed)
+        for part, count in (item for each in itertools.chain(*chosen) for item in flatten(each).items()):
+            if not is_silent(part):
+                case[part] = case.get(part, 0) + count
+        if case:  # a record in a part that tells nothing has nothing to lose
+            yield case
+
+
+def _worst(brackets: list[Bracket]) -> Bracket:
+    worst = max(brackets, key=lambda bracket: bracket.high)
+    return Bracket(max(bracket.low for bracket in brackets), worst.high, worst.note)

@@ -45,39 +45,67 @@ def smallest_noise(
     epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
     _check_beside(accountant, beside, epsilon, delta)
 
-    def answer(x: float) -> Answer:
-        return accountant.epsilon(_with(make_event(x), beside), delta)
+    found: dict[float, Answer] = {}
 
-    found = {1.0: answer(1.0)}
+    def cost(x: float) -> float:
+        found[x] = accountant.epsilon(_with(make_event(x), beside), delta)
+        return found[x].epsilon
+
+    def unreachable(reached: float) -> UnreachableTarget:
+        return UnreachableTarget(
+            f"{accountant.name} cannot reach epsilon {epsilon:g} at delta {delta:g}: even a noise multiplier of "
+            f"{_MOST:g} gives {reached:.6g}.",
+            reachable=reached,
+            fix=f"Ask for epsilon >= {reached:.6g}, take fewer steps, or use another accountant.",
+        )
+
+    x = _smallest(cost, epsilon, unreachable)
+    return Calibration(x, found[x])
+
+
+def smallest_noise_within_rho(make_event: Callable[[float], Event], *, rho: float) -> float:
+    """The smallest x, to a relative 1e-7, for which the zCDP cost of ``make_event(x)`` is at most ``rho``."""
+    rho = checks.positive("rho", rho)
+
+    def unreachable(reached: float) -> UnreachableTarget:
+        return UnreachableTarget(
+            f"rho {rho:g} cannot be reached: even a noise multiplier of {_MOST:g} costs {reached:.6g}.",
+            reachable=reached,
+            fix=f"Ask for rho >= {reached:.6g}, or take fewer steps.",
+        )
+
+    return _smallest(lambda x: ZcdpAccountant().rho(flatten(make_event(x))), rho, unreachable)
+
+
+def _smallest(
+    price: Callable[[float], float], budget: float, unreachable: Callable[[float], UnreachableTarget]
+) -> float:
+    """The smallest x, to a relative 1e-7, whose price is within ``budget``, where more never costs more."""
+    found: dict[float, float] = {}
+
+    def cost(x: float) -> float:
+        if x not in found:
+            found[x] = price(x)
+        return found[x]
+
     low = high = 1.0
-    while found[high].epsilon > epsilon:
+    while cost(high) > budget:
         if high >= _MOST:
-            reached = found[high].epsilon
-            raise UnreachableTarget(
-                f"{accountant.name} cannot reach epsilon {epsilon:g} at delta {delta:g}: even a noise multiplier of "
-                f"{high:g} gives {reached:.6g}.",
-                reachable=reached,
-                fix=f"Ask for epsilon >= {reached:.6g}, take fewer steps, or use another accountant.",
-            )
+            raise unreachable(cost(high))
         low, high = high, high * 4
-        found[high] = answer(high)
-    while found[low].epsilon <= epsilon:
+    while cost(low) <= budget:
         if low <= _LEAST:
-            return Calibration(low, found[low])
+            return low
         high, low = low, low / 4
-        found[low] = answer(low)
 
     def gap(log_x: float) -> float:
-        x = math.exp(log_x)
-        if x not in found:
-            found[x] = answer(x)
-        # log epsilon is close to linear in log x; an epsilon of 0 or infinity is only ever a far end.
-        return math.log(min(max(found[x].epsilon, 1e-6 * epsilon), 1e9 * epsilon)) - math.log(epsilon)
+        # The log of a cost is close to linear in log x; a cost of 0 or infinity is only ever a far end.
+        return math.log(min(max(cost(math.exp(log_x)), 1e-6 * budget), 1e9 * budget)) - math.log(budget)
 
     x = math.exp(brentq(gap, math.log(low), math.log(high), xtol=_PRECISION / 4))
-    while (result := answer(x)).epsilon > epsilon:  # the root may lie on either side: end on the safe one
+    while cost(x) > budget:  # the root may lie on either side: end on the safe one
         x *= 1 + _PRECISION / 4
-    return Calibration(x, result)
+    return x
 
 
 def most_repetitions(

@@ -23,6 +23,7 @@ from adadp.accounting.losses import (
 from adadp.errors import AdaptiveEvent, UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,
+    BestOf,
     Event,
     FixedSizeSampled,
     GaussianRelease,
@@ -53,6 +54,15 @@ def refuse_adaptive(accountant: str, event: Event) -> NoReturn:
         f"{accountant} cannot certify {describe(event)}.",
         why="Its noise multiplier was chosen from earlier releases, and composition theorems need it fixed in advance.",
         fix="Charge the run through an RdpFilter or ZcdpFilter (adadp.accounting) and report the filter's budget.",
+    )
+
+
+def refuse_best_of(accountant: str, event: BestOf) -> NoReturn:
+    """Refuse: what choosing the best of several runs adds is known as a Renyi divergence only."""
+    raise UnsupportedEvent(
+        f"{accountant} cannot account for {describe(event)}.",
+        why="The price of publishing the best of a random number of runs is proved for Renyi divergences only.",
+        fix="Use rdp.",
     )
 
 
@@ -106,6 +116,8 @@ class Lowering:
             self.precision += count * (sensitivity(event.neighbours) / multiplier) ** 2
         elif isinstance(event, AdaptivelyChosen):
             refuse_adaptive(self.accountant, event)
+        elif isinstance(event, BestOf):
+            refuse_best_of(self.accountant, event)
         else:
             raise self._unsupported(event, "a zCDP cost says nothing about the distribution of the privacy loss")
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from adadp import checks
 from adadp.accounting.answer import Answer, Status
-from adadp.accounting.renyi import conversion, log_moment
+from adadp.accounting.orders import conversion
+from adadp.accounting.renyi import log_moment
 from adadp.accounting.zcdp import epsilon_to_rho, rho_of, rho_to_epsilon
 from adadp.errors import BudgetExceeded, InputError
 from adadp.events import AdaptivelyChosen, Event, Neighbours, describe, flatten, is_noiseless

@@ -8,11 +8,18 @@ from collections.abc import Callable
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
 from adadp.accounting.contour import gaussian_delta
-from adadp.accounting.dominating import costliest_batch, gaussian_multiplier, refuse_adaptive, sensitivity
-from adadp.accounting.renyi import minimise
+from adadp.accounting.dominating import (
+    costliest_batch,
+    gaussian_multiplier,
+    refuse_adaptive,
+    refuse_best_of,
+    sensitivity,
+)
+from adadp.accounting.orders import minimise
 from adadp.errors import UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,
+    BestOf,
     Event,
     FixedSizeSampled,
     GaussianRelease,
@@ -51,6 +58,8 @@ class StrongComposition(Accountant):
             return 1.0, 0.0, event.epsilon
         if isinstance(event, AdaptivelyChosen):
             refuse_adaptive(self.name, event)
+        if isinstance(event, BestOf):
+            refuse_best_of(self.name, event)
         q, multiplier, factor = 1.0, None, sensitivity(event.neighbours)
         if isinstance(event, GaussianRelease):
             multiplier = event.noise_multiplier

@@ -14,10 +14,12 @@ from adadp.cli.accounting import calibrate, delta, epsilon
 from adadp.cli.audit import audit
 from adadp.cli.data import data
 from adadp.cli.ledger import ledger
+from adadp.cli.plan import plan
 from adadp.cli.predict import evaluate, predict
 from adadp.cli.pretrain import pretrain
 from adadp.cli.study import study
 from adadp.cli.train import train, verify
+from adadp.cli.tune import tune
 from adadp.errors import AdaDPError
 
 
@@ -45,7 +47,9 @@ def main() -> None:
     """Train PyTorch models under differential privacy, with a guarantee that is true."""
 
 
+main.add_command(plan)
 main.add_command(train)
+main.add_command(tune)
 main.add_command(verify)
 main.add_command(predict)
 main.add_command(evaluate)

@@ -18,6 +18,7 @@ from adadp.errors import InputError
 if TYPE_CHECKING:
     from adadp.studies import CosineStudy, Deviation
     from adadp.studies.gradients import GradientStudy, Look
+    from adadp.studies.renyi import RenyiStudy
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -172,6 +173,36 @@ def gradients(method: str, out: Path | None, as_json: bool, **settings: Any) -> 
         _wrote(plot_noise(out / "noise.png", found))
 
 
+@study.command()
+@click.option("--q", type=float, default=0.01, show_default=True, help="Sampling rate.")
+@click.option("--sigma", type=float, default=4.0, show_default=True, help="Noise multiplier.")
+@click.option("--out", type=click.Path(dir_okay=False), help="Draw the divergences to this .png, .svg or .pdf.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def renyi(q: float, sigma: float, out: str | None, as_json: bool) -> None:
+    """Up to which order does sampling help? Figures 1 and 16 of Yu et al. 2019.
+
+    \b
+    adadp study renyi --q .01 --sigma 4 --out renyi.png
+    """
+    from adadp.studies.renyi import study_renyi
+
+    found = study_renyi(q, sigma)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        _print_renyi(found)
+    if out is not None:
+        from adadp.report.plots import Curve, plot_renyi
+
+        curves = [
+            Curve("not sampled: alpha / (2 sigma^2)", found.orders, found.unsampled),
+            Curve("sampled", found.orders, found.sampled),
+            Curve("conjectured: alpha q^2 / sigma^2", found.orders, found.bound, {"linestyle": "--"}),
+        ]
+        title = f"q = {found.q:g}, sigma = {found.sigma:g}: {_how_far(found)}"
+        _wrote(plot_renyi(out, curves, title=title))
+
+
 def _print_cosine(found: CosineStudy) -> None:
     from rich.box import SIMPLE
     from rich.console import Console
@@ -202,6 +233,41 @@ def _print_cosine(found: CosineStudy) -> None:
         console.print(f"  {name:<20}{sigma:<18}ratio {point.ratio:<8.4g}similarity {point.similarity:.4f}")
     ahead = found.proportional.similarity > found.equal.similarity
     console.print(f"Noise in proportion to the sensitivity is {'better' if ahead else 'not better'} than equal noise.")
+
+
+_SHOWN_ORDERS = 12
+
+
+def _print_renyi(found: RenyiStudy) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    title = f"Renyi divergence of one step, q = {found.q:g}, sigma = {found.sigma:g}"
+    table = Table("order", "sampled", "conjectured", "not sampled", title=title, title_justify="left", box=SIMPLE)
+    rows = list(zip(found.orders, found.sampled, found.bound, found.unsampled, strict=True))
+    for order, *values in rows[:: max(1, len(rows) // _SHOWN_ORDERS)]:
+        table.add_row(str(order), *(f"{value:.4g}" for value in values))
+    console.print(table)
+    console.print(_how_far(found))
+    if found.conjectured_to is not None and found.end_ratio is not None:
+        verdict = "the conjecture is false here" if found.end_ratio > 1 else "as conjectured"
+        console.print(
+            f"At order {found.conjectured_to:.4g} the divergence is {found.end_ratio:.4g} of that bound: {verdict}."
+        )
+    else:
+        console.print(f"The paper conjectures nothing here: q is above 1/(16 sigma) = {1 / (16 * found.sigma):.4g}.")
+
+
+def _how_far(found: RenyiStudy) -> str:
+    """Up to which order the conjectured bound holds, in a line."""
+    if found.holds_to is None:
+        return "alpha q^2/sigma^2 is passed at order 2 already"
+    if found.holds_to == found.orders[-1]:
+        return f"alpha q^2/sigma^2 holds at all orders looked at, to {found.holds_to}"
+    conjectured = f", conjectured up to {found.conjectured_to:.4g}" if found.conjectured_to is not None else ""
+    return f"alpha q^2/sigma^2 holds up to order {found.holds_to}{conjectured}"
 
 
 _HOW_TO_READ = """\

@@ -7,90 +7,21 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from adadp.cli.options import config_of, config_options, given_options
 from adadp.cli.progress import feature_bar, training_bar
 from adadp.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
     from adadp.train import TrainResult
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def _config_options(command: _Command) -> _Command:
-    """One option per field of ``TrainConfig``, in the order people look for them."""
-    for option in reversed(
-        [
-            click.option(
-                "--data",
-                help="Data set: cancer, mnist, ... (adadp data list); or yours: table:FILE, npz:FILE, images:DIR.",
-            ),
-            click.option("--target", help="For table: the column to learn.  [default: as the schema says]"),
-            click.option("--schema", help="For data of your own: what is public about it (adadp data schema)."),
-            click.option("--test-data", help="For data of your own: public records for the accuracy."),
-            click.option(
-                "--features",
-                help="Before the network: none, scatter, pca:dim=60, conv-cifar100, efficientnet-lite0:size=128; "
-                "joined by +.  [default: by data; none if --model is given]",
-            ),
-            click.option(
-                "--model",
-                help="Network: linear, mlp:1000, cnn-tanh, ..., or module:function.  [default: by data and features]",
-            ),
-            click.option("--method", help="How to train: adadp, dpsgd, adal, adan, adadp-published.  [default: adadp]"),
-            click.option("--epsilon", type=float, help="Target epsilon; the noise follows. Or give --sigma."),
-            click.option("--sigma", type=float, help="Noise multiplier; epsilon follows. Or give --epsilon."),
-            click.option(
-                "--delta", type=float, help="Target delta, well below 1 / number of records.  [default: by data]"
-            ),
-            click.option("--epochs", type=int, help="Length in epochs.  [default: by data]"),
-            click.option("--steps", help="Length in steps instead; auto: by epsilon."),
-            click.option("--lot", help="Expected records per step; auto: by epsilon, delta and N.  [default: by data]"),
-            click.option("--clip", type=float, help="l2 bound of one record's gradient.  [default: by data]"),
-            click.option(
-                "--clip-rule", help="flat, per-layer, automatic, quantile, or in full: 'automatic:1,gamma=0.01'."
-            ),
-            click.option("--lr", type=float, help="Learning rate.  [default: by data]"),
-            click.option("--lr-schedule", help="Over the epochs instead: poly:s0=0.1,k=1,s_end=0.052,period=10."),
-            click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw", "rms"]), help="[default: by data]"),
-            click.option("--momentum", type=float, help="For sgd.  [default: 0]"),
-            click.option("--weight-decay", type=float, help="[default: 0]"),
-            click.option("--sampling", type=click.Choice(["poisson", "fixed", "reshuffle"]), help="[default: poisson]"),
-            click.option(
-                "--neighbours",
-                type=click.Choice(["add-remove", "replace-one", "zero-out"]),
-                help="What the guarantee compares.  [default: by sampling]",
-            ),
-            click.option("--accountant", help="Which accountant certifies.  [default: pld]"),
-            click.option("--seed", type=int, help="Reproducible, not secure.  [default: secure randomness]"),
-            click.option("--chunk-size", help="Records processed at once, or auto.  [default: auto]"),
-            click.option("--memory-limit-mb", type=int, help="For --chunk-size auto.  [default: 1024]"),
-            click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cpu]"),
-            click.option("--threads", type=int, help="Threads of PyTorch.  [default: all cores]"),
-            click.option(
-                "--evaluate-every", type=int, help="Epochs between looks at the test set.  [default: end only]"
-            ),
-            click.option(
-                "--checkpoint-every", type=int, help="Steps between checkpoints.  [default: a tenth of the run]"
-            ),
-            click.option("--records", type=int, help="A public number in place of the exact size of the data."),
-            click.option(
-                "--searched", type=int, help="Settings tried before this run and not charged; certified as such."
-            ),
-            click.option("--allow-nonprivate", is_flag=True, default=None, help="Allow --sigma 0: no privacy."),
-        ]
-    ):
-        command = option(command)
-    return command
-
 
 @click.command()
-@_config_options
+@config_options
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the model, certificate, ledger, metrics.")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
 @click.option("--resume", type=click.Path(file_okay=False), help="Go on with the run in this folder.")
@@ -107,17 +38,14 @@ def train(out: str | None, config_file: str | None, resume: str | None, as_json:
     """
     from adadp import launch
 
-    given = {name: value for name, value in flags.items() if value is not None}
-    for name in ("chunk_size", "lot", "steps"):
-        if name in given:
-            given[name] = _number_or_text(given[name])
+    given = given_options(flags)
     try:
         with training_bar(quiet=as_json) as watch, feature_bar() as progress:
             if resume is not None:
                 _only_resume(given, out, config_file)
                 result = launch.resume(resume, watch=watch, progress=progress)
             else:
-                result = launch.start(_config(given, config_file), out, watch=watch, progress=progress)
+                result = launch.start(config_of(given, config_file), out, watch=watch, progress=progress)
     except Interrupted as stopped:
         click.echo(f"{stopped.what} {stopped.fix}".strip(), err=True)
         sys.exit(130)
@@ -157,14 +85,6 @@ def verify(folder: str, as_json: bool) -> None:
     sys.exit(0 if passed else 1)
 
 
-def _config(given: dict[str, Any], config_file: str | None) -> Any:
-    from adadp.config import TrainConfig
-
-    if config_file is None:
-        return TrainConfig.from_dict(given)
-    return TrainConfig.from_toml(Path(config_file)).replace(**given)
-
-
 def _only_resume(given: dict[str, Any], out: str | None, config_file: str | None) -> None:
     others = [*given, *(["out"] if out else []), *(["config"] if config_file else [])]
     if others:
@@ -173,10 +93,6 @@ def _only_resume(given: dict[str, Any], out: str | None, config_file: str | None
             why="A run goes on as it was planned and charged; nothing about it can change.",
             fix="Leave the other options out.",
         )
-
-
-def _number_or_text(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
 
 
 def _show(result: TrainResult, as_json: bool) -> None:

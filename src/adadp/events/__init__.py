@@ -2,7 +2,9 @@
 
 from adadp.events.records import (
     AdaptivelyChosen,
+    BestOf,
     Composed,
+    Disjoint,
     Event,
     FixedSizeSampled,
     GaussianRelease,
@@ -18,27 +20,36 @@ from adadp.events.records import (
     is_noiseless,
     is_silent,
 )
-from adadp.events.text import SCHEMA_VERSION, describe, from_json, to_json
+from adadp.events.repetitions import PoissonRepetitions, Repetitions, TruncatedNegativeBinomial
+from adadp.events.text import SCHEMA_VERSION, describe, describe_law, from_json, law_from_json, law_to_json, to_json
 
 __all__ = [
     "SCHEMA_VERSION",
     "AdaptivelyChosen",
+    "BestOf",
     "Composed",
+    "Disjoint",
     "Event",
     "FixedSizeSampled",
     "GaussianRelease",
     "Neighbours",
+    "PoissonRepetitions",
     "PoissonSampled",
     "Repeated",
+    "Repetitions",
     "ReshuffledEpoch",
     "Selection",
     "SelectionMechanism",
+    "TruncatedNegativeBinomial",
     "ZcdpCost",
     "compose",
     "describe",
+    "describe_law",
     "flatten",
     "from_json",
     "is_noiseless",
     "is_silent",
+    "law_from_json",
+    "law_to_json",
     "to_json",
 ]

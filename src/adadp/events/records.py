@@ -7,6 +7,8 @@ immutable and hashable, and goes to JSON and back without loss (``adadp.events.t
     leaves     GaussianRelease, ZcdpCost, Selection
     sampling   PoissonSampled, FixedSizeSampled, ReshuffledEpoch   (hold leaves, or compositions of leaves)
     together   Composed, Repeated
+    search     BestOf   (a random number of runs, of which only the best is published)
+    parts      Disjoint   (releases from parts of the data, every record in one part only)
     mark       AdaptivelyChosen   (the multiplier was picked after looking at earlier releases)
 
 ``noise_multiplier`` is the standard deviation of the noise divided by the l2 bound on what ONE record contributes. The
@@ -21,6 +23,7 @@ from typing import TypeAlias
 
 from adadp import checks
 from adadp.errors import EventError
+from adadp.events.repetitions import REPETITION_TYPES, Repetitions
 
 
 class Neighbours(str, Enum):
@@ -201,6 +204,7 @@ class AdaptivelyChosen:
 
     def __post_init__(self) -> None:
         check_event(self.event, "AdaptivelyChosen.event")
+        _refuse_disjoint((self.event,), "AdaptivelyChosen")
 
     @property
     def neighbours(self) -> Neighbours:
@@ -237,6 +241,73 @@ class Repeated:
         return self.event.neighbours
 
 
+@dataclass(frozen=True)
+class BestOf:
+    """A random number of runs, each of a candidate drawn uniformly and independently; only the best run is published.
+
+    Published are the candidate, its output and its score; the other runs and their number are not. What the score looks
+    at must be public, or be charged inside the candidate.
+    """
+
+    candidates: tuple[Event, ...]
+    repetitions: Repetitions
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "candidates", _event_tuple(self.candidates, "BestOf.candidates"))
+        if not isinstance(self.repetitions, REPETITION_TYPES):
+            raise EventError(
+                f"BestOf.repetitions must be the law of the number of runs, got {self.repetitions!r}.",
+                why="The price of choosing the best is known for certain random numbers of runs only.",
+                fix="Use TruncatedNegativeBinomial or PoissonRepetitions from adadp.events.",
+            )
+        if any(_holds_adaptive(candidate) for candidate in self.candidates):
+            raise EventError(
+                "BestOf holds a run whose noise is chosen from its own releases.",
+                why="The price of choosing the best is proved for runs whose cost is fixed in advance.",
+                fix="Search over runs with planned noise.",
+            )
+        _refuse_disjoint(self.candidates, "BestOf")
+
+    @property
+    def neighbours(self) -> Neighbours:
+        return self.candidates[0].neighbours
+
+
+@dataclass(frozen=True)
+class Disjoint:
+    """``parts[i]`` is all that is ever released from part i of the data; a record is in one part only.
+
+    Neighbouring data sets then differ in one part, so the whole costs what the most expensive part costs. That needs
+    each record's part not to depend on the other records: drawn by the record itself, or by its place in a data set
+    whose size is public. A later part may look at what the earlier ones released.
+
+    ==============================================  ======================================================
+    case                                            result
+    ==============================================  ======================================================
+    no parts, or parts of different neighbours      EventError
+    a part whose noise is chosen on the way         EventError: no filter knows which part a record is in
+    inside a sampler, a search, or other parts      EventError: nobody has a theorem, or needs one
+    one part                                        that part
+    ==============================================  ======================================================
+    """
+
+    parts: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", _event_tuple(self.parts, "Disjoint.parts"))
+        if any(_holds_adaptive(part) for part in self.parts):
+            raise EventError(
+                "Disjoint holds a release whose noise is chosen from earlier ones.",
+                why="Such releases are held to a budget as a whole, and a budget does not know parts.",
+                fix="Plan the noise of every part in advance.",
+            )
+        _refuse_disjoint(self.parts, "Disjoint")
+
+    @property
+    def neighbours(self) -> Neighbours:
+        return self.parts[0].neighbours
+
+
 EVENT_TYPES = (
     GaussianRelease,
     ZcdpCost,
@@ -247,6 +318,8 @@ EVENT_TYPES = (
     AdaptivelyChosen,
     Composed,
     Repeated,
+    BestOf,
+    Disjoint,
 )
 Event: TypeAlias = (
     GaussianRelease
@@ -258,6 +331,8 @@ Event: TypeAlias = (
     | AdaptivelyChosen
     | Composed
     | Repeated
+    | BestOf
+    | Disjoint
 )
 _SAMPLED_TYPES = (PoissonSampled, FixedSizeSampled, ReshuffledEpoch)
 
@@ -270,7 +345,8 @@ def compose(*events: Event) -> Event:
 def flatten(event: Event) -> dict[Event, int]:
     """How often each indivisible event occurs: compositions and repetitions opened, equal events counted together.
 
-    Sampled events stay whole (what they hold shares one lot). Keys keep the order of their first appearance.
+    Sampled events stay whole (what they hold shares one lot), and so do searches and parts. Keys keep the order of
+    their first appearance.
     """
     counts: dict[Event, int] = {}
     _count_into(counts, event, 1)
@@ -325,6 +401,36 @@ def _check_unsampled(value: object, where: str) -> None:
                 f"{where} holds {type(part).__name__}: a sample of a sample.",
                 fix="Give the outer sampler the combined probability, or charge the two releases separately.",
             )
+        elif isinstance(part, BestOf):
+            raise EventError(
+                f"{where} holds BestOf: a search on a sample.",
+                why="No theorem here says what sampling saves when the best of several runs is published.",
+                fix="Sample inside the candidates of the search.",
+            )
+    _refuse_disjoint((value,), where)  # type: ignore[arg-type]
+
+
+def _refuse_disjoint(events: tuple[Event, ...], where: str) -> None:
+    """Parts are told apart once, outside of everything but compositions."""
+    for event in events:
+        for part in flatten(event):
+            if isinstance(part, Disjoint):
+                raise EventError(
+                    f"{where} holds Disjoint.",
+                    why="Which part a record is in is asked once for everything that is released.",
+                    fix=f"Put {where} inside the parts.",
+                )
+
+
+def _holds_adaptive(event: Event) -> bool:
+    """Whether anything in ``event``, however deep, was chosen from earlier releases."""
+    if isinstance(event, AdaptivelyChosen):
+        return True
+    if isinstance(event, (PoissonSampled, FixedSizeSampled, Repeated)):
+        return _holds_adaptive(event.event)
+    if isinstance(event, Composed):
+        return any(_holds_adaptive(part) for part in event.events)
+    return isinstance(event, ReshuffledEpoch) and any(_holds_adaptive(batch) for batch in event.batches)
 
 
 def is_silent(event: Event) -> bool:
@@ -345,6 +451,10 @@ def is_silent(event: Event) -> bool:
         return is_silent(event.event)
     if isinstance(event, Composed):
         return all(is_silent(part) for part in event.events)
+    if isinstance(event, BestOf):
+        return all(is_silent(candidate) for candidate in event.candidates)
+    if isinstance(event, Disjoint):
+        return all(is_silent(part) for part in event.parts)
     return event.count == 0 or is_silent(event.event)
 
 
@@ -364,4 +474,8 @@ def is_noiseless(event: Event) -> bool:
         return is_noiseless(event.event)
     if isinstance(event, Composed):
         return any(is_noiseless(part) for part in event.events)
+    if isinstance(event, BestOf):
+        return any(is_noiseless(candidate) for candidate in event.candidates)
+    if isinstance(event, Disjoint):
+        return any(is_noiseless(part) for part in event.parts)
     return event.count > 0 and is_noiseless(event.event)

@@ -8,7 +8,9 @@ from typing import Any
 from adadp.errors import EventError
 from adadp.events.records import (
     AdaptivelyChosen,
+    BestOf,
     Composed,
+    Disjoint,
     Event,
     FixedSizeSampled,
     GaussianRelease,
@@ -20,6 +22,7 @@ from adadp.events.records import (
     ZcdpCost,
     check_event,
 )
+from adadp.events.repetitions import PoissonRepetitions, Repetitions, TruncatedNegativeBinomial
 
 SCHEMA_VERSION = 1
 """Version written into every serialised event; a reader refuses versions it does not know."""
@@ -52,9 +55,23 @@ def _encode(event: Event) -> dict[str, Any]:
         body["event"] = _encode(event.event)
     elif isinstance(event, Composed):
         body["events"] = [_encode(part) for part in event.events]
+    elif isinstance(event, BestOf):
+        body |= {
+            "candidates": [_encode(candidate) for candidate in event.candidates],
+            "repetitions": law_to_json(event.repetitions),
+        }
+    elif isinstance(event, Disjoint):
+        body["parts"] = [_encode(part) for part in event.parts]
     else:
         body |= {"event": _encode(event.event), "count": event.count}
     return body
+
+
+def law_to_json(law: Repetitions) -> dict[str, Any]:
+    """The law of a number of runs as JSON."""
+    if isinstance(law, PoissonRepetitions):
+        return {"law": "poisson", "mean": law.mean}
+    return {"law": "truncated-negative-binomial", "eta": law.eta, "gamma": law.gamma}
 
 
 def from_json(data: object) -> Event:
@@ -105,6 +122,20 @@ def _list(data: object) -> tuple[Event, ...]:
     return tuple(_decode(item) for item in data)
 
 
+def law_from_json(data: object) -> Repetitions:
+    """The law written by :func:`law_to_json`."""
+    body = dict(data) if isinstance(data, Mapping) else {}
+    law = body.pop("law", None)
+    if law == "poisson" and body.keys() == {"mean"}:
+        return PoissonRepetitions(**body)
+    if law == "truncated-negative-binomial" and body.keys() == {"eta", "gamma"}:
+        return TruncatedNegativeBinomial(**body)
+    raise EventError(
+        f"The number of runs of a search has no law this AdaDP reads: {data!r}.",
+        fix="Known: {law: poisson, mean} and {law: truncated-negative-binomial, eta, gamma}.",
+    )
+
+
 _Decoder = Callable[[dict[str, Any], Neighbours], Event]
 _DECODERS: dict[type, tuple[str, _Decoder]] = {
     GaussianRelease: ("gaussian", lambda body, near: GaussianRelease(body.pop("noise_multiplier"), near)),
@@ -124,6 +155,8 @@ _DECODERS: dict[type, tuple[str, _Decoder]] = {
     ),
     AdaptivelyChosen: ("adaptively-chosen", lambda body, _: AdaptivelyChosen(_decode(body.pop("event")))),
     Composed: ("composed", lambda body, _: Composed(_list(body.pop("events")))),
+    BestOf: ("best-of", lambda body, _: BestOf(_list(body.pop("candidates")), law_from_json(body.pop("repetitions")))),
+    Disjoint: ("disjoint", lambda body, _: Disjoint(_list(body.pop("parts")))),
     Repeated: ("repeated", lambda body, _: Repeated(_decode(body.pop("event")), body.pop("count"))),
 }
 _KIND_OF = {event_type: kind for event_type, (kind, _) in _DECODERS.items()}
@@ -148,4 +181,16 @@ def describe(event: Event) -> str:
         return f"Adaptively chosen {describe(event.event)}"
     if isinstance(event, Composed):
         return "(" + " + ".join(describe(part) for part in event.events) + ")"
+    if isinstance(event, BestOf):
+        runs = " | ".join(describe(candidate) for candidate in event.candidates)
+        return f"Best of {describe_law(event.repetitions)} runs of [{runs}]"
+    if isinstance(event, Disjoint):
+        return f"Disjoint parts [{' | '.join(describe(part) for part in event.parts)}]"
     return f"{event.count} x {describe(event.event)}"
+
+
+def describe_law(law: Repetitions) -> str:
+    """The law of a number of runs for people, for example ``Poisson(mean=10)``."""
+    if isinstance(law, PoissonRepetitions):
+        return f"Poisson(mean={law.mean:g})"
+    return f"TNB(eta={law.eta:g}, gamma={law.gamma:g}, mean={law.mean:.4g})"

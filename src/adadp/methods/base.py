@@ -27,7 +27,15 @@ GRADIENT, COUNT = "noise", "count"
 
 
 class Query(ABC):
-    """One method in one run. What it keeps between steps is made of released values only, if the method is private."""
+    """One method in one run. What it keeps between steps is made of released values only, if the method is private.
+
+    ``lot_size`` is the public number a sum is divided by, ``clip_factor`` what the bound of the clip rule is multiplied
+    by: public numbers of the step at hand, set by ``step.py`` before ``ask``.
+    """
+
+    def __init__(self, lot_size: int) -> None:
+        self.lot_size = lot_size
+        self.clip_factor = 1.0
 
     @property
     @abstractmethod

@@ -24,8 +24,8 @@ class ClippedSum(Query):
     def __init__(
         self, engine: GradientEngine, rule: ClipRule, lot_size: int, scales: ColumnScales | None = None
     ) -> None:
+        super().__init__(lot_size)
         self._engine, self._rule, self._scales = engine, rule, scales
-        self._lot_size = lot_size
         self._groups = rule.groups(engine.names)
         self._state = rule.initial_state()
         self.l2_bounds()  # a rule that does not fit these groups says so now
@@ -37,7 +37,9 @@ class ClippedSum(Query):
     def ask(self, capture: Capture) -> Parts:
         rule, state = self._rule, self._state
         square_norms = capture.square_norms(self._groups, None if self._scales is None else self._scales.inverse)
-        parts = {GRADIENT: capture.weighted_sums(rule.weights(square_norms, state), self._groups)}
+        # A rule that bounds n / f by C bounds n by f C, so the factor goes into the norms and comes back in the bound.
+        weights = rule.weights(square_norms / self.clip_factor**2, state)
+        parts = {GRADIENT: capture.weighted_sums(weights, self._groups)}
         if isinstance(rule, AdaptiveClipRule):
             parts[COUNT] = {COUNT: rule.count_query(square_norms, state).double().cpu()}
         return parts
@@ -52,18 +54,18 @@ class ClippedSum(Query):
         return total | {GRADIENT: gradients if self._scales is None else self._scales.apply(gradients)}
 
     def l2_bounds(self) -> dict[str, float]:
-        bounds = {GRADIENT: self._rule.l2_bound(len(self._groups), self._state)}
+        bounds = {GRADIENT: self.clip_factor * self._rule.l2_bound(len(self._groups), self._state)}
         if isinstance(self._rule, AdaptiveClipRule):
             bounds[COUNT] = self._rule.count_bound
         return bounds
 
     def learn(self, released: Parts, deviation: float) -> Tensors:
         if COUNT in released:
-            self._state = self._rule.update(self._state, float(released[COUNT][COUNT]) / self._lot_size)
+            self._state = self._rule.update(self._state, float(released[COUNT][COUNT]) / self.lot_size)
         gradients = released[GRADIENT]
         if self._scales is not None:
             gradients = self._scales.learn(gradients, deviation)
-        return {name: value.div(self._lot_size) for name, value in gradients.items()}
+        return {name: value.div(self.lot_size) for name, value in gradients.items()}
 
     def tensors(self) -> Tensors:
         return {} if self._scales is None else self._scales.tensors()

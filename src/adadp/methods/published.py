@@ -116,7 +116,8 @@ class PublishedQuery(Query):
                 why="Algorithm 1 has a fixed bound C, and learns the bounds of coordinates instead.",
                 fix="Use another clip rule, such as flat.",
             )
-        self._settings, self._engine, self._rule, self._lot_size = settings, engine, rule, lot_size
+        super().__init__(lot_size)
+        self._settings, self._engine, self._rule = settings, engine, rule
         self._groups = rule.groups(engine.names)
         self._rule_bound = rule.l2_bound(len(self._groups), {})
         self._moments = engine.zeros()
@@ -142,7 +143,7 @@ class PublishedQuery(Query):
         elif self._box is not None:
             parts[GRADIENT] = capture.clamped_sums(self._box)
         else:
-            weights = self._rule.weights(capture.square_norms(self._groups), {})
+            weights = self._weights(capture.square_norms(self._groups))
             parts[GRADIENT] = capture.weighted_sums(weights, self._groups)
         if settings.square == "mean-of-squares":
             parts[_RAW] = capture.square_sums()
@@ -163,10 +164,10 @@ class PublishedQuery(Query):
         return {GRADIENT: sums}
 
     def l2_bounds(self) -> dict[str, float]:
-        return {GRADIENT: self._rule_bound if self._box is None else 1.0}
+        return {GRADIENT: self.clip_factor * self._rule_bound if self._box is None else 1.0}
 
     def learn(self, released: Parts, deviation: float) -> Tensors:  # noqa: ARG002
-        lot_size = self._lot_size
+        lot_size = self.lot_size
         factors: Mapping[str, Tensor | float] = dict.fromkeys(self._moments, 1 / lot_size)
         if self._box is not None:
             factors = {name: value * (self._roots[name] / lot_size) for name, value in self._box.items()}
@@ -200,6 +201,10 @@ class PublishedQuery(Query):
             return None
         return {name: root.mul_(settings.beta) for name, root in roots.items()}
 
+    def _weights(self, square_norms: Tensor) -> Tensor:
+        """The weights of the clip rule, its bound being multiplied by the factor of the step."""
+        return self._rule.weights(square_norms / self.clip_factor**2, {})
+
     def _plain_sums(self, capture: Capture) -> Tensors:
         """The sum of the gradients as they are."""
         ones = next(iter(self._moments.values())).new_ones(capture.records, 1)
@@ -208,13 +213,13 @@ class PublishedQuery(Query):
     def _clipped_lot(self, sums: Tensors) -> Tensors:
         """The lot size times the clipped mean of the lot."""
         if self._box is not None:
-            bounds = {name: value * self._lot_size for name, value in self._box.items()}
+            bounds = {name: value * self.lot_size for name, value in self._box.items()}
             return {name: torch.clamp(value, -bounds[name], bounds[name]) for name, value in sums.items()}
         squares = [
-            sum((sums[name] / self._lot_size).double().square().sum() for name in group) for group in self._groups
+            sum((sums[name] / self.lot_size).double().square().sum() for name in group) for group in self._groups
         ]
         square_norms = torch.stack([torch.as_tensor(each) for each in squares]).unsqueeze(0)
-        weights = self._rule.weights(square_norms, {})[0]
+        weights = self._weights(square_norms)[0]
         weight_of = {name: weight for group, weight in zip(self._groups, weights, strict=True) for name in group}
         return {name: value * weight_of[name] for name, value in sums.items()}
 

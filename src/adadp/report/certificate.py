@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from adadp import __version__
-from adadp.accounting import ACCOUNTANTS, Answer, Status, accountant
+from adadp.accounting import ACCOUNTANTS, Answer, Filter, Status, accountant
 from adadp.config import TrainConfig, json_digest
 from adadp.errors import AccountingError
 from adadp.events import Event, Neighbours, Repeated, compose, describe, to_json
@@ -24,6 +24,7 @@ from adadp.features import parse_features, statement
 from adadp.ledger import LedgerRecord
 from adadp.methods import parse_method
 from adadp.plan import Plan
+from adadp.runs import certificate_digest
 
 FORMAT = 1
 
@@ -47,11 +48,16 @@ def make_certificate(
     notes: Iterable[str] = (),
     learned: Mapping[str, Tensor] | None = None,
     encoder: Mapping[str, Any] | None = None,
+    budget: Filter | None = None,
+    search: Mapping[str, Any] | None = None,
+    searched: Iterable[str] = (),
 ) -> dict[str, Any]:
     """The certificate of a run that ended with ``ledger`` and ``model``, as JSON.
 
     ``steps_done`` steps are in the model; ``steps_lost`` were charged and are not, because the process was killed.
-    ``learned`` is what the feature stages of the run have released; ``encoder`` how files became records.
+    ``learned`` is what the feature stages of the run have released; ``encoder`` how files became records. ``budget`` is
+    the filter of a run whose noise was chosen on the way: what was promised ahead is then what is certified.
+    ``search`` says among what the run was chosen, and ``searched`` what that discloses; the ledger is the search's.
     """
     assert plan.neighbours is not None
     event = ledger.event()
@@ -88,13 +94,15 @@ def make_certificate(
             "torch": str(torch.__version__),
             "numpy": np.__version__,
         },
-        "disclosed": _disclosed(config, plan),
+        "disclosed": [*_disclosed(config, plan, searched=search is not None), *searched],
         "not_charged": _not_charged(config),
         "notes": list(notes),
     }
     features = statement(parse_features(config.features), tensors_digest(learned) if learned else None)
     if features is not None:
         certificate["features"] = features
+    if search is not None:
+        certificate["search"] = dict(search)
     if encoder is not None:
         certificate["encoder_digest"] = json_digest(dict(encoder))
     if not private:
@@ -108,6 +116,9 @@ def make_certificate(
             "reason": leak,
             "claimed_by_paper": _claimed(plan, ledger, delta),
         }
+    if budget is not None:
+        certificate["accountant"] = budget.name
+        return certificate | _figures(budget.answer() if event is not None else None)
     answer = accountant(config.accountant).epsilon(event, delta) if event is not None else None
     if answer is not None and answer.status is not Status.PROVED:
         return certificate | {
@@ -130,6 +141,18 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def model_metadata(certificate: Mapping[str, Any]) -> dict[str, str]:
+    """What a reader of the model file alone learns."""
+    epsilon, delta = certificate["epsilon"], certificate["delta"]
+    return {
+        "certificate_digest": certificate_digest(certificate),
+        "private": str(certificate["private"]).lower(),
+        "epsilon": "none" if epsilon is None else repr(epsilon),
+        "delta": "none" if delta is None else repr(delta),
+        "neighbours": certificate["neighbours"],
+    }
+
+
 def plain_words(certificate: Mapping[str, Any]) -> str:
     """The certificate in a few lines for people."""
     if not certificate["private"]:
@@ -147,9 +170,13 @@ def plain_words(certificate: Mapping[str, Any]) -> str:
         f"{certificate['sampling']} lots of about "
         f"{plan['lot_size']} of {plan['records']} records, clip {plan['clip']}, noise {plan['noise']}.",
         f"By {certificate['accountant']}, between {certificate['epsilon_low']:.6g} and "
-        f"{certificate['epsilon_high']:.6g}; other accountants: {checks}.",
+        f"{certificate['epsilon_high']:.6g}; other accountants: {checks}."
+        if checks
+        else f"By {certificate['accountant']}: the budget was fixed in advance, and the noise chosen on the way.",
         f"Randomness: {certificate['randomness']}.",
     ]
+    if "search" in certificate:
+        lines.append(certificate["search"]["text"])
     features = certificate.get("features")
     if features is not None:
         lines.append(f"Before the network: {', then '.join(features['stages'])}.")
@@ -205,13 +232,18 @@ def _cross_check(event: Event | None, delta: float) -> list[dict[str, Any]]:
     return found
 
 
-def _disclosed(config: TrainConfig, plan: Plan) -> list[str]:
-    disclosed = [
-        "The configuration and the plan: every number in them.",
-        "How long the run took, which depends a little on how many records its lots had.",
-    ]
+def _disclosed(config: TrainConfig, plan: Plan, *, searched: bool) -> list[str]:
+    disclosed = ["The configuration and the plan: every number in them."]
+    if not searched:
+        disclosed.append("How long the run took, which depends a little on how many records its lots had.")
     if config.records is None:
         disclosed.append(f"The exact number of training records, {plan.records}, through the sampling rate.")
+    if config.validation is not None:
+        disclosed.append(
+            f"{config.validation} validation records, which were taken as public: they are not protected."
+            if config.validation_public
+            else f"That about {config.validation} records were looked at and not trained on; the looks are charged."
+        )
     if config.seed is not None:
         disclosed.append(
             f"The seed {config.seed}: who knows it and the other records can compute the noise. For publication, run "

@@ -121,6 +121,10 @@ class RunFolder:
     def encoder_path(self) -> Path:
         return self.path / "encoder.json"
 
+    @property
+    def search_path(self) -> Path:
+        return self.path / "search.json"
+
     def probe(self, size: int = _PROBE) -> None:
         """Really write ``size`` bytes and remove them, so that a full disk is found before anything is charged.
 
@@ -214,15 +218,15 @@ class RunFolder:
 
     def encoder(self) -> dict[str, Any] | None:
         """What ``write_encoder`` was given; None if the data has none."""
-        try:
-            content: dict[str, Any] = json.loads(self.encoder_path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            raise RunError(
-                f"{self.encoder_path} cannot be read: {error}.", fix="Put the run's own file back."
-            ) from error
-        return content
+        return _read_json(self.encoder_path)
+
+    def write_search(self, search: Mapping[str, Any]) -> None:
+        """Keep what the settings were that this run was chosen among, and how."""
+        write_atomic(self.search_path, json.dumps(_plain(search), indent=2, ensure_ascii=False).encode("utf-8"))
+
+    def search(self) -> dict[str, Any] | None:
+        """What ``write_search`` was given; None if the run was not chosen by a search."""
+        return _read_json(self.search_path)
 
     def _existing_model(self) -> Path:
         if not self.model_path.exists():
@@ -241,6 +245,16 @@ def _occupied(path: Path) -> InputError:
         why="A run is never overwritten: its ledger counts what has been released.",
         fix="Choose another folder, or resume the run that is there.",
     )
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}.", fix="Put the run's own file back.") from error
+    return content
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:

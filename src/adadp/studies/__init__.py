@@ -4,6 +4,7 @@
     functions.py  test functions of optimisation in the plane
     descent.py    ADADP, ADAL and DP-SGD on them, with given noise
     deviation.py  how far the noise leads each away from its own path without noise
+    renyi.py      figure 1 of Yu et al. 2019: Renyi divergence under sampling, order by order
     gradients.py  ADADP as published on public data; not imported here, since torch is slow to load
     plots.py      the figures; imported only by who draws, since matplotlib is slow to load
 

@@ -8,9 +8,9 @@ verify.py a finished run checked against itself.                    result.py wh
 """
 
 from adadp.train.fitting import fit
-from adadp.train.planning import plan_of
+from adadp.train.planning import decay_of, plan_of
 from adadp.train.result import Status, TrainResult
 from adadp.train.session import refuse_finished, train
 from adadp.train.verify import Check, verify_run
 
-__all__ = ["Check", "Status", "TrainResult", "fit", "plan_of", "refuse_finished", "train", "verify_run"]
+__all__ = ["Check", "Status", "TrainResult", "decay_of", "fit", "plan_of", "refuse_finished", "train", "verify_run"]

@@ -20,35 +20,39 @@ checkpoint, nothing released since) goes on where it is. A clean checkpoint is m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from adadp.errors import InputError, LedgerCorrupt, RunError
-from adadp.events import Event
+from adadp.events import AdaptivelyChosen, Event
 from adadp.ledger import Ledger
 from adadp.plan import Plan
 from adadp.runs import Checkpoint, RunFolder, flatten_optimizer, restore_optimizer
 from adadp.step import PrivateGradients
+from adadp.train.looks import HELD, Looks
 
 
 class Paid:
     """Charges in the ledger, from earlier processes, for rounds this one has not come to."""
 
-    def __init__(self, plan: Plan, charges: Mapping[Event, int], step: int) -> None:
-        """``step`` steps are in the model: what they cost is taken off ``charges``."""
-        self._plan = plan
+    def __init__(self, plan: Plan, charges: Mapping[Event, int], step: int, others: Iterable[Event] = ()) -> None:
+        """``step`` steps are in the model, and ``others`` were charged beside them: this is taken off ``charges``."""
         self._left = Counter(charges)
+        self._left.subtract(others)
         for charge in plan.charges_before():
             if self._left[charge]:  # released before the first step, if the run came so far: see ``preparing``
                 self._left[charge] -= 1
-        per_round = plan.sampler.steps_per_round
-        for number in range(plan.rounds_before(step)):
-            due = plan.charge_at(number * per_round)
+        begins = 0
+        while begins < step:
+            due = plan.charge_at(begins)
             assert due is not None  # the first step of a round
+            if plan.adaptive and not self._left[due]:
+                due = self._any_round() or due  # of a lost epoch, whose noise is not known
             self._left[due] -= 1
+            begins = plan.timetable.next_round(begins + 1)
         if min(self._left.values(), default=0) < 0:
             raise LedgerCorrupt(
                 "The ledger holds fewer charges than the checkpoint has steps.",
@@ -59,24 +63,31 @@ class Paid:
     def __bool__(self) -> bool:
         return any(self._left.values())
 
-    def take(self, step: int) -> bool:
-        """Whether ``step`` begins a round that is paid; if so, it is so no longer."""
-        if not self:
-            return False
-        charge = self._plan.charge_at(step)
+    def take(self, charge: Event | None) -> bool:
+        """Whether ``charge`` is paid; if so, it is so no longer. None is no charge at all."""
         if charge is None or not self._left[charge]:
             return False
         self._left[charge] -= 1
         return True
 
-    def after(self, step: int, *, clean: bool) -> int:
+    def after(self, plan: Plan, step: int, *, clean: bool) -> int:
         """The first step from ``step`` on of which nothing can have been released."""
-        per_round = self._plan.sampler.steps_per_round
-        if step % per_round and (self or not clean):
-            step += per_round - step % per_round
-        while self.take(step):
-            step += per_round
-        return min(step, self._plan.steps)
+        timetable = plan.timetable
+        rounds_left = self._any_round() is not None if plan.adaptive else bool(self)  # a look that is lost is no round
+        if rounds_left or not clean:
+            step = timetable.next_round(step)
+        while step < plan.steps and self._take_round(plan, step):
+            step = timetable.next_round(step + 1)
+        return min(step, plan.steps)
+
+    def _take_round(self, plan: Plan, step: int) -> bool:
+        """Whether one more round is paid; where the noise is chosen on the way, any charge of a round will do."""
+        if not plan.adaptive:
+            return self.take(plan.charge_at(step))
+        return self.take(self._any_round())
+
+    def _any_round(self) -> Event | None:
+        return next((each for each in +self._left if isinstance(each, AdaptivelyChosen)), None)
 
 
 def save(
@@ -87,6 +98,7 @@ def save(
     clean: bool,
     elapsed: float,
     lost: int,
+    looks: Looks | None = None,
 ) -> None:
     """Replace the checkpoint by the state as it is now. ``clean``: this process will release nothing after it."""
     state = private.state()
@@ -104,6 +116,10 @@ def save(
         "lost": lost,
         "clean": clean,
     }
+    if looks is not None:
+        text["looks"] = {"values": looks.values, "sigmas": looks.sigmas}
+        if looks.held is not None:
+            tensors[HELD] = looks.held.to(torch.uint8)
     folder.save_checkpoint(private.step, tensors, text, ledger_head=private.ledger.head)
 
 

@@ -1,52 +1,189 @@
-"""What a configuration means as numbers: the plan of its releases and the learning rate over its epochs."""
+"""What a configuration means as numbers: the plan of its releases and the learning rate over its epochs.
+
+given                                       the noise is
+sigma                                       constant; with an open noise_schedule, what that begins with
+epsilon or rho, and a length                constant, or the open noise_schedule, scaled to land on the budget
+the same, and a noise_schedule without k    the one with the fastest decay that fits
+the same, without a length                  the noise_schedule as it is, for as many epochs as fit
+noise_schedule = validation:...             not known ahead: the plan is its most expensive beginning, and a filter
+                                            (``filter_of``) holds the run to the budget
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from adadp.clipping import clip_rule
+from adadp.accounting import EpsilonTarget, Filter, RdpFilter, RhoTarget, Target, ZcdpFilter, accountant
+from adadp.clipping import ClipRule, clip_rule
 from adadp.config import AUTO, TrainConfig, require_delta
 from adadp.errors import InputError
 from adadp.features import parse_features, released_stages
 from adadp.plan import Plan
-from adadp.schedules import Schedule, Uniform, parse_schedule
+from adadp.schedules import (
+    OpenSchedule,
+    Schedule,
+    StepDecay,
+    Uniform,
+    ValidationDecay,
+    parse_noise,
+    parse_open,
+)
 
 
 def plan_of(config: TrainConfig, records: int) -> Plan:
-    """The plan ``config`` asks for on ``records`` records; every number it needs must be in ``config``."""
+    """The plan ``config`` asks for on ``records`` training records; every number it needs must be in ``config``."""
     require_delta(config)
     if AUTO in (config.lot, config.steps):
         raise InputError(
             "lot or steps is auto, and nothing chooses it here.",
             fix="Pass numbers; adadp.auto_lot and adadp.auto_steps compute them.",
         )
-    rule = config.clip_rule
-    shape: dict[str, Any] = {
-        "records": config.records or records,
-        "lot_size": config.lot,
-        "steps": config.steps,
-        "epochs": config.epochs,
-        "clip": clip_rule(rule, None if ":" in rule else config.clip),
-        "sampling": config.sampling,
-        "neighbours": config.neighbours,
-        "before": tuple(stage.noise_multiplier for stage in released_stages(parse_features(config.features))),
-    }
-    if config.epsilon is not None:
-        assert config.delta is not None
-        return Plan.for_budget(epsilon=config.epsilon, delta=config.delta, accountant_name=config.accountant, **shape)
-    assert config.sigma is not None
-    plan = Plan.of_noise(noise=config.sigma, **shape)
-    if plan.noise is not None:
+    if config.records is not None:
+        records = config.records - (config.validation or 0)
+    draft, has_length = _draft(config, records)
+    if config.sigma == 0:
+        return draft
+    _refuse_rho_of_samples(config, draft)
+    noise = parse_noise(config.noise_schedule or "uniform:")
+    if isinstance(noise, ValidationDecay):
+        return _first_noise(config, draft, noise, has_length)
+    target = target_of(config)
+    if target is None:
+        schedule = noise.known() if config.sigma is None else noise.closed(config.sigma)
+        if not has_length:
+            raise InputError("The length of the run must be given once.", fix="Pass exactly one of steps and epochs.")
+        plan = draft.with_noise(schedule)
         _check_certifiable(plan, config)
-    return plan
+        return plan
+    draft.refuse_spent(target)
+    if not has_length:
+        return _longest(draft, noise.known(), target)
+    if noise.unknown == "k":
+        return draft.with_noise(noise.closed(_fastest(draft, noise, target)))
+    return draft.with_noise(noise.closed(1.0)).scaled_to(target)
+
+
+def target_of(config: TrainConfig) -> Target | None:
+    """What the run may cost; None where the noise is given instead."""
+    if config.rho is not None:
+        return RhoTarget(config.rho)
+    if config.epsilon is None:
+        return None
+    assert config.delta is not None
+    return EpsilonTarget(config.epsilon, config.delta, accountant(config.accountant))
+
+
+def decay_of(config: TrainConfig) -> ValidationDecay | None:
+    """The schedule that follows looks; None where the noise is known ahead."""
+    noise = None if config.noise_schedule is None else parse_noise(config.noise_schedule)
+    return noise if isinstance(noise, ValidationDecay) else None
+
+
+def filter_of(config: TrainConfig, plan: Plan) -> Filter:
+    """The budget of a run whose noise is chosen on the way: zCDP for reshuffled epochs, RDP for sampled lots."""
+    assert config.delta is not None
+    if plan.timetable.shares_draws or config.rho is not None:
+        return ZcdpFilter(delta=config.delta, rho=config.rho, epsilon=config.epsilon)
+    assert config.epsilon is not None
+    return RdpFilter(epsilon=config.epsilon, delta=config.delta, expected=plan.event())
 
 
 def rate_of(config: TrainConfig) -> Schedule | None:
     """The learning rate over the epochs; None where the optimizer's own is kept."""
-    if config.lr_schedule is not None:
-        return parse_schedule(config.lr_schedule)
-    return None if config.lr is None else Uniform(config.lr)
+    return _over_epochs(config.lr_schedule, config.lr)
+
+
+def _over_epochs(text: str | None, number: float | None) -> Schedule | None:
+    """A plain number, or the schedule in ``text``, which begins with it where it leaves that open."""
+    if text is None:
+        return None if number is None else Uniform(number)
+    found = parse_open(text)
+    return found.known() if number is None else found.closed(number)
+
+
+def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
+    """The plan with noise 1 (or none), and whether its length is given; if not, it is one epoch."""
+    lots = None
+    lot: Any = config.lot
+    if config.lot_schedule is not None:
+        lots = _over_epochs(config.lot_schedule, lot)
+        assert lots is not None
+        lot = round(lots.value_at(0))
+    epochs = None if config.epochs == AUTO else config.epochs
+    has_length = config.steps is not None or epochs is not None
+    rule, clips = _clip(config)
+    plan = Plan.of_noise(
+        noise=0.0 if config.sigma == 0 else 1.0,
+        records=records,
+        lot_size=lot,
+        steps=config.steps,  # type: ignore[arg-type]  # auto was refused, and text is refused by the plan
+        epochs=epochs if has_length else 1,  # type: ignore[arg-type]
+        clip=rule,
+        sampling=config.sampling,
+        neighbours=config.neighbours,
+        before=tuple(stage.noise_multiplier for stage in released_stages(parse_features(config.features))),
+        lots=lots,
+        clips=clips,
+    )
+    return plan, has_length
+
+
+def _clip(config: TrainConfig) -> tuple[ClipRule, Schedule | None]:
+    """The clip rule, and what its bound is multiplied by over the epochs."""
+    named = ":" not in config.clip_rule
+    if config.clip_schedule is None:
+        return clip_rule(config.clip_rule, config.clip if named else None), None
+    bounds = _over_epochs(config.clip_schedule, config.clip if named else 1.0)
+    assert bounds is not None
+    first = bounds.value_at(0)
+    if not named and not math.isclose(first, 1.0):
+        raise InputError(
+            f"The clip rule {config.clip_rule} has a bound, and clip_schedule begins with another, {first:g}.",
+            why="With a rule in full text the schedule is a factor.",
+            fix="Leave s0 out of clip_schedule, or name the rule without its bound.",
+        )
+    return clip_rule(config.clip_rule, first if named else None), bounds.scaled(1 / first)
+
+
+def _longest(draft: Plan, schedule: Schedule, target: Target) -> Plan:
+    def first(epochs: int) -> Plan:
+        return draft.with_noise(schedule, steps=draft.steps_of(epochs))
+
+    return first(target.length(lambda epochs: first(epochs).event()))
+
+
+def _fastest(draft: Plan, noise: OpenSchedule, target: Target) -> float:
+    return target.rate(lambda k: draft.with_noise(noise.closed(k)).event(), below_one=noise.kind is StepDecay)
+
+
+def _first_noise(config: TrainConfig, draft: Plan, noise: ValidationDecay, has_length: bool) -> Plan:
+    """The plan of a run that follows looks, as it begins: constant noise, and a length it cannot pass."""
+    plan = draft.with_noise(Uniform(noise.s0))
+    if not has_length:
+        # The noise only falls, so no run is longer than that with the noise it begins with.
+        name = "zcdp" if plan.timetable.shares_draws else "rdp"
+        assert config.delta is not None
+        limit: Target = (
+            RhoTarget(config.rho)
+            if config.rho
+            else EpsilonTarget(config.epsilon or 0.0, config.delta, accountant(name))
+        )
+        plan.refuse_spent(limit)
+        plan = _longest(draft, Uniform(noise.s0), limit)
+    filter_of(config, plan).admit(plan.charge_at(0) or plan.event())
+    return plan.realised([noise.s0])
+
+
+def _refuse_rho_of_samples(config: TrainConfig, draft: Plan) -> None:
+    timetable = draft.timetable
+    sampled = any(each.sampler.steps_per_epoch > 1 for each in timetable.stretches) and not timetable.shares_draws
+    if config.rho is not None and sampled:
+        raise InputError(
+            f"rho is given, and lots are sampled ({draft.sampling}).",
+            why="zCDP knows no amplification by sampling: every step would count in full.",
+            fix="Pass epsilon and delta, or sampling = reshuffle.",
+        )
 
 
 def _check_certifiable(plan: Plan, config: TrainConfig) -> None:

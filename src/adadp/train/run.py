@@ -10,18 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adadp.accounting import Filter, accountant
 from adadp.accounting import Status as Proof
-from adadp.accounting import accountant
 from adadp.config import TrainConfig
 from adadp.errors import AdaDPError, BudgetExceeded, Interrupted
+from adadp.events import Event
 from adadp.ledger import read_ledger
 from adadp.methods import parse_method
+from adadp.plan import Plan
 from adadp.report.certificate import make_certificate
 from adadp.runs import RunFolder, certificate_digest
 from adadp.step import PrivateGradients
 from adadp.train import checkpoints
 from adadp.train.checkpoints import Paid
 from adadp.train.evaluation import Evaluate
+from adadp.train.looks import Looks
 from adadp.train.planning import rate_of
 from adadp.train.result import Status, TrainResult
 from adadp.train.stopping import random_layers, stop_requests
@@ -41,9 +44,13 @@ class Run:
         folder: RunFolder | None,
         evaluate: Evaluate | None,
         watch: Watch | None,
+        looks: Looks | None = None,
+        budget: Filter | None = None,
     ) -> None:
+        """``looks`` and ``budget`` belong to noise that is chosen on the way: who chooses it, and what it may spend."""
         self.private, self.optimizer, self.config = private, optimizer, config
-        self.plan, self.model = private.plan, private.model
+        self.model = private.model
+        self.looks, self.budget = looks, budget
         self.folder, self.evaluate, self.watch = folder, evaluate, watch
         self.rate = rate_of(config)
         self.private_method = parse_method(config.method).not_private is None
@@ -51,9 +58,15 @@ class Run:
         self.lost = 0
         """Steps that were paid and are not in the model."""
         self.accuracy: float | None = None
+        self.validation_accuracy: float | None = None
         self.every = config.checkpoint_every or max(1, self.plan.steps // 10)
         self._before, self._started = 0.0, time.perf_counter()
         self._clean, self._whole = False, True
+
+    @property
+    def plan(self) -> Plan:
+        """The plan; of noise that is chosen on the way, as far as it is known."""
+        return self.private.plan
 
     @property
     def elapsed(self) -> float:
@@ -72,50 +85,62 @@ class Run:
         if found is None:
             self.begin()
             return
-        paid = Paid(self.plan, private.ledger.charges, found.step)
+        looks, others = self.looks, list[Event]()
+        if looks is not None:
+            looks.restore(**found.state["looks"], private=private)
+            charge = looks.charge(private)
+            others = [] if charge is None else [charge] * len(looks.values)
+        paid = Paid(self.plan, private.ledger.charges, found.step, others)
         checkpoints.restore(found, private, self.optimizer)
         folder.rewind_metrics(found.step)
         self._before, self.lost, self._clean = (found.state[name] for name in ("elapsed", "lost", "clean"))
         if private.source.reproducible:
             self.paid = paid
             return
-        next_step = paid.after(found.step, clean=found.state["clean"])
+        next_step = paid.after(self.plan, found.step, clean=found.state["clean"])
         if next_step > found.step:
             self.lost += next_step - found.step
             private.restore(private.state() | {"step": next_step, "lots": {}}, nothing_since=True)
+            if looks is not None and next_step < self.plan.steps:
+                looks.skip_to(private)
 
     def loop(self) -> None:
         """Go on to the end of the plan, or until somebody asks to stop (``Interrupted``)."""
         self._started = time.perf_counter()
-        private, plan = self.private, self.plan
+        private, steps = self.private, self.plan.steps
         with stop_requests() as stop, random_layers(self.config.seed) as start_layers:
-            if self._clean and private.step < plan.steps:
+            if self._clean and private.step < steps:
                 self.checkpoint(clean=False)
-            while private.step < plan.steps and not stop.is_set():
+            spent = not self.look()  # one that failed is made up for
+            while private.step < steps and not stop.is_set() and not spent:
                 start_layers(private.step)
                 try:
-                    if not self.step():
+                    spent = not self.step()
+                    if spent:
                         break
+                    spent = not self.look()
                     self.tell()
+                    if spent:
+                        break
                 except Exception:
                     if self._whole:  # nothing came out that is not in the model: worth keeping
                         with suppress(AdaDPError):
                             self.checkpoint(clean=True)
                     raise
-                if private.step % self.every == 0 and private.step < plan.steps:
+                if private.step % self.every == 0 and private.step < steps:
                     self.checkpoint(clean=False)
             self.checkpoint(clean=True)
-            if stop.is_set() and private.step < plan.steps:
+            if stop.is_set() and private.step < steps and not spent:
                 raise self.stopped()
 
     def step(self) -> bool:
-        """One release, and one step of the optimizer. False: the budget is spent, by charges a crash has torn."""
+        """One release, and one step of the optimizer. False: the budget is spent, as a filter may find on the way."""
         private, plan, step = self.private, self.plan, self.private.step
         if self.rate is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate.value_at(plan.epoch_of(step))
         try:
-            private.release(paid=self.paid.take(step))
+            private.release(paid=self.paid.take(plan.charge_at(step)))
         except BudgetExceeded:
             return False
         self._whole = False
@@ -123,10 +148,21 @@ class Run:
         self._whole = True
         return True
 
+    def look(self) -> bool:
+        """The end of an epoch, where the noise of the next one is chosen. False: the budget is spent by the look."""
+        plan, step = self.plan, self.private.step
+        if self.looks is None or step == plan.steps or not self.looks.is_due(self.private):
+            return True
+        try:
+            self.validation_accuracy = self.looks.epoch_is_over(self.private, self.paid.take)
+        except BudgetExceeded:
+            return False
+        return True
+
     def tell(self) -> None:
         """What is logged and shown after a step."""
         private, plan = self.private, self.plan
-        if private.step % plan.sampler.steps_per_epoch == 0 or private.step == plan.steps:
+        if plan.ends_epoch(private.step):
             self.log()
         if self.watch is not None:
             shown = self.epsilon_so_far if self.private_method else _no_epsilon
@@ -146,10 +182,14 @@ class Run:
     def log(self) -> None:
         """The public figures at the end of an epoch."""
         step = self.private.step
-        epoch = -(-step // self.plan.sampler.steps_per_epoch)
+        epoch = self.plan.epoch_of(step - 1) + 1
         record: dict[str, Any] = {"step": step, "epoch": epoch}
         proved = self.private_method and accountant(self.config.accountant).status is Proof.PROVED
         record["epsilon" if proved else "claimed_epsilon"] = self.epsilon_so_far()
+        if self.budget is not None:
+            record |= {"budget_used": self.budget.used, "sigma": self.plan.noise_multiplier_at(step - 1)}
+            if self.validation_accuracy is not None:
+                record["validation_accuracy"] = self.validation_accuracy
         every = self.config.evaluate_every
         if self.evaluate is not None and every is not None and epoch % every == 0 and step < self.plan.steps:
             self.accuracy = record["test_accuracy"] = self.evaluate(self.model)
@@ -158,7 +198,9 @@ class Run:
             self.folder.log(record)
 
     def epsilon_so_far(self) -> float | None:
-        """What the ledger amounts to now; None without noise."""
+        """What the ledger amounts to now, or the whole budget of a filter; None without noise."""
+        if self.budget is not None:
+            return self.budget.epsilon
         if self.plan.noise is None or self.config.delta is None:
             return None
         return accountant(self.config.accountant).epsilon(self.private.ledger.event(), self.config.delta).epsilon
@@ -167,7 +209,13 @@ class Run:
         """Save everything; without a folder nothing."""
         if self.folder is not None:
             checkpoints.save(
-                self.folder, self.private, self.optimizer, clean=clean, elapsed=self.elapsed, lost=self.lost
+                self.folder,
+                self.private,
+                self.optimizer,
+                clean=clean,
+                elapsed=self.elapsed,
+                lost=self.lost,
+                looks=self.looks,
             )
 
     def finish(
@@ -193,6 +241,7 @@ class Run:
             notes=[*self.private.notes, *notes],
             learned=learned,
             encoder=encoder,
+            budget=self.budget,
         )
         folder = self.folder
         if folder is not None:

@@ -15,16 +15,19 @@ from torch import Tensor, nn
 from adadp.config import TrainConfig
 from adadp.errors import InputError, LedgerCorrupt
 from adadp.features import Stage
-from adadp.ledger import Ledger, PlannedBudget
+from adadp.ledger import BudgetRule, Ledger, PlannedBudget
 from adadp.losses import Loss, check_labels, classes_of, find_loss
 from adadp.methods import parse_method
-from adadp.plan import Plan
+from adadp.randomness import SecureSource, SeededSource
 from adadp.records import Data, Records
 from adadp.runs import RunFolder
+from adadp.sampling import sampler
+from adadp.schedules import ValidationDecay
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
 from adadp.train.evaluation import Evaluate, accuracy_on, guarded
+from adadp.train.looks import HELD, HeldOut, Looks, hold_out
 from adadp.train.optimizers import MakeOptimizer, make_optimizer
-from adadp.train.planning import plan_of
+from adadp.train.planning import decay_of, filter_of, plan_of
 from adadp.train.preparing import Preparation
 from adadp.train.result import TrainResult
 from adadp.train.run import Run, Watch
@@ -39,6 +42,7 @@ def train(
     loss: str | Loss = "cross-entropy",
     optimizer: MakeOptimizer | None = None,
     test: tuple[Tensor, Tensor] | None = None,
+    validation: tuple[Tensor, Tensor] | None = None,
     evaluate: Evaluate | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
@@ -56,7 +60,8 @@ def train(
 
     ``stages`` are what is released from the training records before the first step, and what follows it: they are those
     of ``config.features`` from the first released one on, and ``data`` and ``test`` have come through the ones before.
-    ``encoder`` says, as JSON, how files become records; it is kept with the run.
+    ``encoder`` says, as JSON, how files become records; it is kept with the run. ``validation`` is public data for the
+    looks of a validation schedule, where ``config.validation`` does not keep records of ``data`` aside for them.
     """
     folder = _to_resume(out, config) if resume else None
     if folder is not None:
@@ -65,21 +70,35 @@ def train(
     model = model.to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
     chosen = find_loss(loss)
+    held = _held_out(data, config, folder)
+    if held is not None:
+        data, validation = held.train, (held.validation[0], held.validation[-1])
+    decay = _decay_of(config, validation)
     preparation = None
     if stages:
-        values, *others = tensors_of_data(data)
-        preparation = Preparation(stages, values, None if test is None else test[0])
-        data = (preparation.train, *others)
-        test = None if test is None or preparation.test is None else (preparation.test, test[1])
+        preparation, test, validation = _prepared(stages, data, test, validation)
+        data = (preparation.train, *tensors_of_data(data)[1:])
     records = Records(data, device, dtype)
     classes = classes_of(model, chosen, records.example())
     if classes is not None and records.columns is not None:
         check_labels(records.columns[-1], classes, "training")
     measure = _measure(model, test, evaluate, chosen, classes, device, dtype)
-    plan = plan_of(config, len(records))
+    plan = plan_of(config, len(records) if held is None else held.records)
+    looks = None
+    if decay is not None and validation is not None:
+        size = len(validation[1])
+        look: Evaluate | None = _nothing_right  # where no coin kept a record aside
+        if size or held is None:
+            look = _measure(model, validation, None, chosen, classes, device, dtype)
+        assert look is not None
+        looks = Looks(
+            decay, look, true_size=size, size=config.validation or size, held=None if held is None else held.held
+        )
     made = make_optimizer(model, config, optimizer)
     with ExitStack() as stack:
-        place = _Place(folder, out, config, plan, stack)
+        budget = None if decay is None else filter_of(config, plan)
+        rule: BudgetRule = PlannedBudget(plan.event()) if budget is None else budget
+        place = _Place(folder, out, config, rule, stack)
         private = PrivateGradients(
             model,
             records,
@@ -92,7 +111,7 @@ def train(
             chunk_size=config.chunk_size,
             memory_limit=DEFAULT_MEMORY if config.memory_limit_mb is None else config.memory_limit_mb << 20,
         )
-        run = Run(private, made, config, folder=place.folder, evaluate=measure, watch=watch)
+        run = Run(private, made, config, folder=place.folder, evaluate=measure, watch=watch, looks=looks, budget=budget)
         if resume:
             run.resume()
         else:
@@ -138,16 +157,16 @@ class _Place:
         folder: RunFolder | None,
         out: str | os.PathLike[str] | None,
         config: TrainConfig,
-        plan: Plan,
+        budget: BudgetRule,
         stack: ExitStack,
     ) -> None:
         self.folder = folder
-        self._out, self._config, self._plan, self._stack = out, config, plan, stack
+        self._out, self._config, self._budget, self._stack = out, config, budget, stack
         self._made = ExitStack()
 
     def open_ledger(self) -> Ledger:
         """The ledger to charge; a new run gets its folder here."""
-        budget = PlannedBudget(self._plan.event())
+        budget = self._budget
         if self._out is None:
             temporary = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="adadp-"))
             return self._stack.enter_context(Ledger.create(Path(temporary) / "ledger.jsonl", budget=budget))
@@ -164,7 +183,7 @@ class _Place:
         self._made.pop_all()
 
     @staticmethod
-    def _ledger_of(folder: RunFolder, budget: PlannedBudget) -> Ledger:
+    def _ledger_of(folder: RunFolder, budget: BudgetRule) -> Ledger:
         if folder.ledger_path.exists():
             ledger = Ledger.open(folder.ledger_path, budget=budget)
             try:
@@ -180,6 +199,57 @@ class _Place:
                 fix="Put ledger.jsonl back. Do not go on without it.",
             )
         return Ledger.create(folder.ledger_path, budget=budget)
+
+
+def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None) -> HeldOut | None:
+    """The records that are kept aside, the same ones as before where the run goes on."""
+    if config.validation is None:
+        return None
+    relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
+    found = None if folder is None else folder.load_checkpoint()
+    source = SecureSource() if config.seed is None else SeededSource(config.seed)
+    before = None if found is None else found.tensors[HELD]
+    return hold_out(tensors_of_data(data), config, relation, source, before)
+
+
+def _decay_of(config: TrainConfig, validation: tuple[Tensor, Tensor] | None) -> ValidationDecay | None:
+    """The schedule that follows looks, if there is one and something to look at."""
+    decay = decay_of(config)
+    if decay is not None and validation is None:
+        raise InputError(
+            "The noise follows looks at validation records, and there are none.",
+            fix="Say how many training records to keep aside (validation), or give public ones (validation_data, or "
+            "fit(validation=(features, labels))).",
+        )
+    if decay is None and validation is not None:
+        raise InputError(
+            "Validation records are given, and the noise does not follow them.",
+            fix="Pass noise_schedule like validation:s0=10,k=0.7, or leave them out.",
+        )
+    if decay is not None and decay.look is not None and config.validation is None:
+        raise InputError(
+            "Public validation records are given together with noise for looks at private ones.",
+            why="It would be ignored: a look at public records is free.",
+            fix="Leave look out of the noise schedule, or keep private records aside with validation.",
+        )
+    return decay
+
+
+def _prepared(
+    stages: tuple[Stage, ...],
+    data: Data,
+    test: tuple[Tensor, Tensor] | None,
+    validation: tuple[Tensor, Tensor] | None,
+) -> tuple[Preparation, tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]:
+    """The features of the training records, and test and validation records with theirs in place of their values."""
+    others = [each for each in (test, validation) if each is not None]
+    values = torch.cat([each[0] for each in others]) if others else None
+    preparation = Preparation(stages, tensors_of_data(data)[0], values)
+    if preparation.test is None:
+        return preparation, None, None
+    parts = torch.split(preparation.test, [len(each[0]) for each in others])
+    found = [(part, each[1]) for part, each in zip(parts, others, strict=True)]
+    return preparation, None if test is None else found[0], None if validation is None else found[-1]
 
 
 def _remove(folder: RunFolder, *, whole: bool) -> None:
@@ -225,6 +295,10 @@ def _device(name: str) -> torch.device:
             f"The device {name} cannot be used: {str(error).splitlines()[0]}",
             fix="Use cpu, or install a PyTorch that knows the device.",
         ) from error
+
+
+def _nothing_right(model: nn.Module) -> float:  # noqa: ARG001
+    return 0.0
 
 
 def _measure(  # noqa: PLR0917

@@ -7,6 +7,9 @@
     charges         those certified, and none beyond the plan
     epsilon         from the ledger, at the configured delta
     statements      everything else in the certificate
+    search          where search.json exists: the run is one of its candidates, and within what was asked for
+
+What a search charged is computed from its candidates in search.json, once for all its runs.
 
 The digests find accidents and single edits. Who can write the folder can write all of it anew: keep the digest of a
 certificate elsewhere to pin it.
@@ -23,12 +26,13 @@ from typing import Any
 
 from adadp.errors import AdaDPError, InputError
 from adadp.events import describe
-from adadp.ledger import LedgerRecord, PlannedBudget, read_ledger
+from adadp.ledger import BudgetRule, LedgerRecord, PlannedBudget, read_ledger
 from adadp.plan import Plan
 from adadp.report.certificate import make_certificate, tensors_digest
 from adadp.runs import RunFolder, certificate_digest
 from adadp.schedules import parse_schedule
-from adadp.train.planning import plan_of
+from adadp.train.planning import decay_of, filter_of, plan_of
+from adadp.train.searched import Search
 
 _CLOSE = 1e-6
 """What two computers may differ by, relatively: the precision of a calibration is 1e-7."""
@@ -77,6 +81,8 @@ def verify_run(folder: RunFolder) -> list[Check]:
         "epsilon": finished.epsilon,
         "statements": finished.statements,
     }
+    if folder.search_path.exists():
+        checks["search"] = finished.search
     return [_checked(name, check) for name, check in checks.items()]
 
 
@@ -120,28 +126,83 @@ class _Finished:
         asked, stated = self._asked, self._stated
         noise = asked.noise_multiplier_at(0)
         close = math.isclose(noise, stated.noise_multiplier_at(0), rel_tol=_CLOSE)
+        if asked.adaptive:
+            self._check_choices()
+        elif asked.noise is not None and stated.noise is not None:
+            steps = (asked.timetable.first_step(epoch) for epoch in range(asked.epochs))
+            pairs = [(asked.noise_multiplier_at(step), stated.noise_multiplier_at(step)) for step in steps]
+            close = all(math.isclose(*pair, rel_tol=_CLOSE) for pair in pairs)
         if not close or stated.describe() != self.certificate["plan"]:
             raise InputError(f"The certified plan is not what config.toml asks for, which is {asked.describe()}.")
-        if self._record.budget != PlannedBudget(stated.event()).describe():
+        if self._record.budget != self._budget().describe():
             raise InputError("The ledger was begun with another plan than the certified one.")
         return f"noise multiplier {noise:.6g} and all else as config.toml asks for"
+
+    def _check_choices(self) -> None:
+        """Noise that was chosen on the way is what it began with times k, again and again, and never rises."""
+        decay, stated = decay_of(self.folder.config), self._stated.noise
+        assert decay is not None
+        assert stated is not None
+        sigmas = stated.values(self._stated.epochs)
+        for before, after in zip([decay.s0, *sigmas], sigmas, strict=False):
+            if not any(math.isclose(after, before * factor, rel_tol=_CLOSE) for factor in (1.0, decay.k)):
+                raise InputError(f"The noise {stated} is none that {decay} can choose.")
+
+    def _budget(self) -> BudgetRule:
+        """A fresh copy of what the ledger must have been begun with."""
+        if self._search is not None:
+            return PlannedBudget(self._search.event())
+        if self._stated.adaptive:
+            return filter_of(self.folder.config, self._asked)
+        return PlannedBudget(self._stated.event())
 
     def charges(self) -> str:
         if self._again["charged"] != self.certificate["charged"]:
             raise InputError("The ledger holds other charges than the certificate.")
+        if self._search is not None:
+            return self._one_charge(self._search)
         plan, charges = self._stated, self._record.charges
         due = Counter(plan.charges_before())
         unpaid = [each for each, count in due.items() if charges.get(each, 0) < count]
         if unpaid and self.folder.load_features():
             raise InputError(f"What the features released was not charged: {describe(unpaid[0])}.")
-        budget = PlannedBudget(plan.event())
+        budget = self._budget()
         for event, count in charges.items():
             budget.admit(event, count)
             budget.commit(event, count)
         done, lost, charged = self.certificate["steps_done"], self.certificate["steps_lost"], sum(charges.values())
         if min(done, lost) < 0 or done + lost > plan.steps or plan.rounds_before(done + lost) > charged:
             raise InputError(f"{done} steps done and {lost} lost do not agree with {charged} charges.")
+        if plan.adaptive and not lost:  # the noise of a lost epoch is not known
+            rounds = Counter(each for each in map(plan.charge_at, range(done)) if each is not None)
+            wrong = [each for each, count in rounds.items() if charges.get(each, 0) < count]
+            if wrong:
+                raise InputError(f"The ledger holds other noise than the certified plan: not {describe(wrong[0])}.")
         return f"{charged} in the ledger, none beyond the plan"
+
+    def _one_charge(self, search: Search) -> str:
+        """A search is charged once, before its first run."""
+        if self._record.charges != {search.event(): 1}:
+            raise InputError("The ledger does not hold the search of search.json, once and nothing else.")
+        done, lost = self.certificate["steps_done"], self.certificate["steps_lost"]
+        if min(done, lost) < 0 or done + lost > self._stated.steps or (search.chosen is None and done):
+            raise InputError(f"{done} steps done and {lost} lost are not those of one run of the search.")
+        return "the search as a whole, before its first run"
+
+    def search(self) -> str:
+        search, config = self._search, self.folder.config
+        assert search is not None
+        chosen = search.configuration(config.seed)
+        if chosen != config or (config.seed is None) != (search.candidates[0].seed is None):
+            raise InputError("config.toml is not the configuration that search.json says was chosen.")
+        if search.records != self.certificate["plan"]["records"]:
+            raise InputError("search.json names another number of records than the certificate.")
+        cost = self._again["epsilon"]
+        if search.delta != config.delta or not cost <= search.epsilon * (1 + _CLOSE):
+            raise InputError(
+                f"The search costs {cost:.6g} at delta {search.delta:g}, and {search.epsilon:g} was asked."
+            )
+        return f"one of {len(search.candidates)} settings, within epsilon {search.epsilon:g}"
 
     def epsilon(self) -> str:
         for name in _FIGURES:
@@ -165,6 +226,12 @@ class _Finished:
     @cached_property
     def _record(self) -> LedgerRecord:
         return read_ledger(self.folder.ledger_path)
+
+    @cached_property
+    def _search(self) -> Search | None:
+        """What the run was chosen among."""
+        found = self.folder.search()
+        return None if found is None else Search.from_json(found)
 
     @cached_property
     def _asked(self) -> Plan:
@@ -193,6 +260,9 @@ class _Finished:
             notes=known["notes"],
             learned=self.folder.load_features(),
             encoder=self.folder.encoder(),
+            budget=filter_of(self.folder.config, self._asked) if self._stated.adaptive else None,
+            search=None if self._search is None else self._search.statement(),
+            searched=() if self._search is None else self._search.disclosed(),
         )
 
 

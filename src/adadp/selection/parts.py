@@ -1,0 +1,61 @@
+"""One setting per part of the data, the choice on the last part (Yu et al. 2019, section IV-A3).
+
+k settings are trained on k disjoint parts and their errors counted on one part more. Setting i is chosen with a
+probability proportional to exp(-epsilon z_i / 2), where z_i is its number of errors: the exponential mechanism
+(McSherry and Talwar 2007), which is epsilon-DP because one record of the last part moves each z_i by at most 1.
+
+    the part of a record is                        because
+    add-remove neighbours: drawn by itself         one record more moves no other
+    others: by a random order, in equal parts      the number of records is public; the rest goes to the last part
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from adadp.errors import InputError
+from adadp.events import Neighbours
+from adadp.randomness import RandomSource
+
+_PARTS, _CHOICE = "search/parts", "search/choice"
+_LEAST, _MOST = 2.0**-54, 1 - 2.0**-53
+
+
+def part_size(public: int, settings: int) -> int:
+    """The public number of records in one of the parts for ``settings`` settings and the choice."""
+    size = public // (settings + 1)
+    if size < 2:
+        raise InputError(
+            f"{public} records are too few for {settings + 1} parts.", fix="Compare fewer settings, or use by = repeat."
+        )
+    return size
+
+
+def parts_of(total: int, settings: int, *, size: int, neighbours: Neighbours, source: RandomSource) -> Tensor:
+    """The part of each of ``total`` records: 0 to ``settings`` - 1 are trained on, ``settings`` is the last."""
+    if neighbours is Neighbours.ADD_REMOVE:
+        drawn = source.uniform(total, purpose=_PARTS, step=0) * (settings + 1)
+        return drawn.long().clamp_(max=settings)
+    part = torch.full((total,), settings)
+    order = source.permutation(total, purpose=_PARTS, step=0)
+    for number in range(settings):
+        part[order[number * size : (number + 1) * size]] = number
+    return part
+
+
+def choose(errors: Sequence[int], epsilon: float, uniforms: Tensor) -> int:
+    """The exponential mechanism: a number i with probability proportional to exp(-epsilon errors[i] / 2).
+
+    By the largest of -epsilon errors / 2 + Gumbel noise, -log(-log u), from one uniform number in [0, 1) each, kept
+    half a step away from 0 and a step from 1, where the noise would be infinite.
+    """
+    noise = -torch.log(-torch.log(uniforms.clamp(_LEAST, _MOST)))
+    return int(torch.argmax(noise - torch.tensor(errors, dtype=torch.float64) * (epsilon / 2)))
+
+
+def draw_choice(errors: Sequence[int], epsilon: float, source: RandomSource) -> int:
+    """``choose`` with numbers of ``source``."""
+    return choose(errors, epsilon, source.uniform(len(errors), purpose=_CHOICE, step=0))

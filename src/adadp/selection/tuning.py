@@ -1,0 +1,180 @@
+"""``tune``: choose a setting and train it, under one guarantee for both. ``planned``: what it will do, without data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from adadp import checks, launch
+from adadp.accounting import accountant
+from adadp.config import TrainConfig
+from adadp.errors import InputError
+from adadp.events import PoissonRepetitions, Repetitions
+from adadp.inputs import load_inputs
+from adadp.owndata import is_own
+from adadp.runs import RunFolder
+from adadp.selection.candidates import check_base, for_parts, for_repeat, relation_of
+from adadp.selection.material import Material
+from adadp.selection.parts import part_size
+from adadp.selection.publishing import SearchResult, hide_times
+from adadp.selection.score import left_over, refuse_uncounted, scoring_for
+from adadp.selection.searching import SECRET, Searching, begin
+from adadp.selection.settings import checked
+from adadp.train import refuse_finished
+from adadp.train.searched import PARTS, REPEAT, Search
+
+DEFAULT_LAW = PoissonRepetitions(10.0)
+
+
+def planned(
+    base: TrainConfig,
+    settings: Iterable[Mapping[str, Any]],
+    *,
+    by: str = REPEAT,
+    law: Repetitions | None = None,
+    validation: int | None = None,
+    validation_public: bool = False,
+    validation_data: str | None = None,
+    score_sigma: float | None = None,
+    select_epsilon: float | None = None,
+    records: int | None = None,
+) -> Search:
+    """The search that these arguments ask for, with the noise of every candidate. Reads no data.
+
+    ``base.epsilon`` and delta are what the whole search may cost; ``law`` is that of the number of runs (Poisson with a
+    mean of 10). ``validation`` training records are kept aside for the scores, private unless ``validation_public``;
+    ``validation_data`` is a file of public ones instead. ``records`` is the public number of training records, where
+    neither ``base`` nor the catalogue has it. ``by`` = ``parts`` takes only ``select_epsilon``, the epsilon of the
+    choice, which by default is all that a record of the last part may cost.
+
+    ==========================================  ======================================================================
+    no epsilon; sigma, rho, no privacy          InputError
+    no setting, the same one twice              InputError
+    what differs where it must not              InputError
+    no records to score on; too many of them    InputError
+    options of the other way (``by``)           InputError: an option is never swallowed
+    ``score_sigma``, ``select_epsilon`` for     InputError
+    more than the target
+    ==========================================  ======================================================================
+    """
+    check_base(base)
+    chosen = checked(settings)
+    public = records or launch.public_records(base)
+    if public is None:
+        raise InputError(
+            f"The number of records in {base.data} is not given.",
+            why="Planning reads no data, and the noise follows from the share of the records that is in a lot.",
+            fix="Pass records, a public number.",
+        )
+    if by == PARTS:
+        _refuse_given(
+            "by parts", law=law, validation=validation, validation_data=validation_data, score_sigma=score_sigma
+        )
+        search = _by_parts(base, chosen, public, select_epsilon)
+    elif by == REPEAT:
+        _refuse_given("by repeat", select_epsilon=select_epsilon)
+        search = _by_repeat(
+            base,
+            chosen,
+            public,
+            law or DEFAULT_LAW,
+            validation=validation,
+            public_validation=validation_public,
+            file=validation_data,
+            sigma=score_sigma,
+        )
+    else:
+        raise InputError(f"Unknown way to search {by!r}.", fix="Use repeat or parts.")
+    cost = cost_of(search)
+    if cost > search.epsilon:
+        raise InputError(
+            f"The search costs epsilon {cost:.4g} at delta {search.delta:g}, and {search.epsilon:g} was asked for.",
+            fix="Leave select_epsilon out, or pass a smaller one.",
+        )
+    return search
+
+
+def cost_of(search: Search) -> float:
+    """The epsilon of the whole search."""
+    return accountant(search.candidates[0].accountant).epsilon(search.event(), search.delta).epsilon
+
+
+def tune(
+    base: TrainConfig, settings: Iterable[Mapping[str, Any]], *, out: str | os.PathLike[str], **options: Any
+) -> SearchResult:
+    """Choose one of ``settings`` and train it, in the folder ``out``; ``options`` are those of ``planned``.
+
+    Everything but the chosen run is secret, and gone when this returns; until then the folder must not be shown. It is
+    then the folder of a finished run, for ``load_model`` and ``verify_run``.
+    """
+    settings = checked(settings)
+    check_base(base)
+    records = options.pop("records", None) or launch.public_records(base)
+    if records is None:
+        records = len(load_inputs(base, own=is_own(base.data)).train[0])
+    search = planned(base, settings, records=records, **options)
+    return _ended(begin(search, Material(search), os.fspath(out)))
+
+
+def resume(out: str | os.PathLike[str]) -> SearchResult:
+    """Go on with the search in the folder ``out``."""
+    folder = RunFolder.open(out)
+    found = folder.search()
+    if found is None:
+        raise InputError(f"There is no search in {folder.path}.", fix="Check the path, or use adadp train --resume.")
+    if not (folder.path / SECRET).exists():
+        refuse_finished(folder)
+    search = Search.from_json({**found, "chosen": None, "score": None})
+    return _ended(Searching(folder, search, Material(search)).run())
+
+
+def _ended(result: SearchResult) -> SearchResult:
+    hide_times(result.out)
+    return result
+
+
+def _by_repeat(
+    base: TrainConfig,
+    settings: tuple[dict[str, Any], ...],
+    public: int,
+    law: Repetitions,
+    *,
+    validation: int | None,
+    public_validation: bool,
+    file: str | None,
+    sigma: float | None,
+) -> Search:
+    delta = launch.resolved(base.replace(features="none", noise_schedule=None)).delta
+    assert base.epsilon is not None
+    assert delta is not None
+    scoring = scoring_for(
+        base, validation=validation, public=public_validation, file=file, sigma=sigma, law=law, delta=delta
+    )
+    records = left_over(public, scoring)
+    counted = base if records == public else base.replace(records=records)
+    candidates = for_repeat(counted, settings, records, law)
+    exact = base.records is None
+    return Search(REPEAT, settings, candidates, records, base.epsilon, delta, exact, law, scoring)
+
+
+def _by_parts(
+    base: TrainConfig, settings: tuple[dict[str, Any], ...], public: int, select_epsilon: float | None
+) -> Search:
+    refuse_uncounted(base, relation_of(base))
+    records = part_size(public, len(settings))
+    candidates = for_parts(base.replace(records=records), settings, records)
+    assert base.epsilon is not None
+    delta = candidates[0].delta
+    assert delta is not None
+    choice = base.epsilon if select_epsilon is None else checks.positive("select_epsilon", select_epsilon)
+    exact = base.records is None
+    return Search(PARTS, settings, candidates, records, base.epsilon, delta, exact, select_epsilon=choice)
+
+
+def _refuse_given(way: str, **options: object) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InputError(
+            f"{given[0]} was given for a search {way}.", why="It would be ignored.", fix=f"Leave {given[0]} out."
+        )

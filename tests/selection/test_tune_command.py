@@ -1,0 +1,98 @@
+"""The command ``adadp tune``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from adadp import zoo
+from adadp.cli import main
+
+BASE = ["tune", "--data", "cancer", "--epsilon", "3", "--delta", "1e-4", "--steps", "2", "--lot", "180"]
+GRID = ["--grid", "lr=0.05,1", "--threads", "1"]
+SCORED = ["--validation", "100", "--runs", "2", "--law", "tnb"]
+
+
+def run(*words: str):
+    return CliRunner().invoke(main, words)
+
+
+@pytest.fixture
+def no_data(monkeypatch):
+    def read(*_, **__):
+        raise AssertionError("data was read")
+
+    monkeypatch.setattr(zoo, "load", read)
+
+
+def test_a_search_and_its_check(tmp_path):
+    out = str(tmp_path / "run")
+    done = run(*BASE, *GRID, *SCORED, "--seed", "3", "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.output.splitlines()[-1])
+    assert summary["setting"] in ({"lr": 0.05}, {"lr": 1.0})
+    assert 0.97 * 3 < summary["epsilon"] <= 3
+    assert "seconds" not in summary
+    checked = run("verify", out)
+    assert checked.exit_code == 0, checked.output
+    assert "Best of a random number of runs" in checked.output
+    assert run("evaluate", out).exit_code == 0
+    again = run("tune", "--resume", out)
+    assert again.exit_code == 2
+    assert "has finished" in again.output
+
+
+@pytest.mark.usefixtures("no_data")
+def test_a_plan_reads_no_data():
+    done = run(*BASE, *GRID, *SCORED, "--plan")
+    assert done.exit_code == 0, done.output
+    assert "1  lr=0.05: sigma" in done.output
+    assert "of 460 records" in done.output
+    assert "3 was asked for" in done.output
+
+
+@pytest.mark.usefixtures("no_data")
+def test_a_plan_by_parts_for_programs():
+    done = run(*BASE, *GRID, "--by", "parts", "--plan", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output.splitlines()[-1])
+    assert found["by"] == "parts"
+    assert found["cost"] <= 3
+
+
+@pytest.mark.usefixtures("no_data")
+def test_gupta_gives_numbers_and_never_trains(tmp_path):
+    done = run(*BASE, *GRID, "--by", "gupta", "--json")
+    assert done.exit_code == 0, done.output
+    numbers = json.loads(done.output.splitlines()[-1])
+    assert numbers["claimed_epsilon"] == 3 + 8 * 0.5
+    assert numbers["status"] == "as-published"
+    assert numbers["runs"] > 1000
+    assert numbers["repeat_epsilon"] > 3
+    asked = run(*BASE, *GRID, "--by", "gupta", "--out", str(tmp_path / "run"))
+    assert asked.exit_code == 2
+    assert "does not train" in asked.output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*BASE, *SCORED, "--out", "x"], "must be given once"),
+        ([*BASE, *GRID, *SCORED], "needs a folder"),
+        ([*BASE, *GRID, "--validation", "100", "--eta", "1", "--out", "x"], "without --law tnb"),
+        ([*BASE, *GRID, "--out", "x"], "needs records to compare"),
+        ([*BASE, *GRID, "--by", "parts", "--runs", "3", "--out", "x"], "would be ignored"),
+        (["tune", "--resume", "x", *GRID], "nothing about it can change"),
+        (["tune", "--resume", "x", "--runs", "3"], "nothing about it can change"),
+    ],
+)
+@pytest.mark.usefixtures("no_data")
+def test_what_is_refused(words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(*words)
+    assert done.exit_code == 2, done.output
+    assert message in done.output
+    assert list(tmp_path.iterdir()) == []
