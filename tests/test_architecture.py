@@ -76,6 +76,7 @@ MAY_IMPORT["launch"] = _BELOW_PLAN | {"config", "features", "inputs", "owndata",
 MAY_IMPORT["launch"] |= {"sampling", "sizing", "train", "zoo", "methods"}
 MAY_IMPORT["predict"] = {"errors", "config", "features", "inputs", "owndata", "runs", "zoo"}
 MAY_IMPORT["selection"] = _BELOW_PLAN | {"config", "features", "inputs", "launch", "ledger", "methods", "noise"}
+MAY_IMPORT["selection"] |= {"gradients", "losses", "plan", "records"}
 MAY_IMPORT["selection"] |= {"owndata", "randomness", "report", "runs", "sampling", "train", "zoo"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT, PUBLIC}
 MAY_IMPORT["__main__"] = {"cli"}

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from adadp.config import TrainConfig
     from adadp.events import (
         AdaptivelyChosen,
+        BestOf,
         Composed,
+        Disjoint,
         FixedSizeSampled,
         GaussianRelease,
         Neighbours,
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
     from adadp.methods import AdaDp, DpSgd, Method, parse_method
     from adadp.plan import Plan
     from adadp.predict import TrainedModel, load_model
-    from adadp.schedules import parse_schedule
+    from adadp.schedules import parse_schedule, tabulated
+    from adadp.selection import SearchResult, tune
     from adadp.sizing import auto_lot, auto_steps
     from adadp.step import PrivateGradients
     from adadp.train import TrainResult, fit
@@ -71,7 +74,9 @@ _HOMES = {
     "adadp.config": ("TrainConfig",),
     "adadp.events": (
         "AdaptivelyChosen",
+        "BestOf",
         "Composed",
+        "Disjoint",
         "FixedSizeSampled",
         "GaussianRelease",
         "Neighbours",
@@ -86,7 +91,8 @@ _HOMES = {
     "adadp.methods": ("AdaDp", "DpSgd", "Method", "parse_method"),
     "adadp.plan": ("Plan",),
     "adadp.predict": ("TrainedModel", "load_model"),
-    "adadp.schedules": ("parse_schedule",),
+    "adadp.schedules": ("parse_schedule", "tabulated"),
+    "adadp.selection": ("SearchResult", "tune"),
     "adadp.sizing": ("auto_lot", "auto_steps"),
     "adadp.step": ("PrivateGradients",),
     "adadp.train": ("TrainResult", "fit"),
@@ -98,8 +104,10 @@ __all__ = [
     "AdaptivelyChosen",
     "Answer",
     "Automatic",
+    "BestOf",
     "ClipRule",
     "Composed",
+    "Disjoint",
     "DpSgd",
     "FixedSizeSampled",
     "Flat",
@@ -119,6 +127,7 @@ __all__ = [
     "Repeated",
     "ReshuffledEpoch",
     "RunShape",
+    "SearchResult",
     "Selection",
     "TrainConfig",
     "TrainResult",
@@ -140,6 +149,8 @@ __all__ = [
     "read_ledger",
     "replace_batchnorm",
     "smallest_noise",
+    "tabulated",
+    "tune",
 ]
 
 

@@ -187,6 +187,7 @@ REFUSED = {
     "parts' option": (BASE, SETTINGS, {"select_epsilon": 1.0}, "would be ignored"),
     "way": (BASE, SETTINGS, {"by": "luck"}, "Unknown way"),
     "network": (BASE, [{"model": "cnn-tanh"}], {"validation_public": True}, "cnn-tanh|shape"),
+    "clip rule": (BASE, [{"clip_rule": "per-layer:1,2,3"}], {"validation_public": True}, "3 bounds for"),
     "file": (BASE, SETTINGS, {"validation": None, "validation_data": "x.csv"}, "of the catalogue"),
     "reshuffled": (
         BASE.replace(sampling="reshuffle", neighbours="add-remove"),

@@ -11,9 +11,14 @@ from adadp import launch
 from adadp.config import TrainConfig
 from adadp.errors import InputError
 from adadp.features import extract, fixed_first, parse_features, whole_module
-from adadp.inputs import Records
+from adadp.gradients import GradientEngine
+from adadp.inputs import Records as Pair
 from adadp.launch import Prepared
+from adadp.losses import cross_entropy
+from adadp.methods import parse_method
 from adadp.owndata import load_own
+from adadp.plan import Plan
+from adadp.records import Records
 from adadp.runs import RunFolder
 from adadp.train.searched import Search
 from adadp.zoo.models import build_model
@@ -24,13 +29,13 @@ class Material:
 
     def __init__(self, search: Search) -> None:
         self._found: dict[str | None, Prepared] = {}
-        self._file: Records | None = None
+        self._file: Pair | None = None
         config = search.candidates[0]
         if search.scoring is not None and search.scoring.file is not None:
             self._file = _records_in(search.scoring.file, config)
         self.size = len(self.prepared(config).train[0])
-        for candidate in search.candidates:
-            self._try(candidate)
+        for candidate, plan in zip(search.candidates, search.plans(), strict=True):
+            self._try(candidate, plan)
 
     def prepared(self, config: TrainConfig) -> Prepared:
         """All records, with the fixed features of ``config``."""
@@ -43,7 +48,7 @@ class Material:
         records = self.prepared(config)
         return replace(records, train=tuple(part[chosen] for part in records.train), test=None, validation=None)
 
-    def scored(self, config: TrainConfig, chosen: Tensor) -> Records:
+    def scored(self, config: TrainConfig, chosen: Tensor) -> Pair:
         """The records a run is scored on: those ``chosen``, or those of the file."""
         records = self.prepared(config)
         if self._file is None:
@@ -60,17 +65,23 @@ class Material:
         network.load_state_dict(folder.load_model_tensors())
         return nn.Sequential(features, network)
 
-    def _try(self, config: TrainConfig) -> None:
-        """Find out before anything is charged that a candidate has no network, or cannot take these records."""
+    def _try(self, config: TrainConfig, plan: Plan) -> None:
+        """Find out before anything is charged that a candidate has no network, or one that cannot take these records or
+        mixes them, or a clip rule that does not fit.
+        """
         records = self.prepared(config)
-        network = _network(config, records, records.shape).eval()
+        network = _network(config, records, records.shape)
+        blank = (torch.zeros(2, *records.shape), torch.zeros(2, dtype=torch.long))
         try:
-            network(torch.zeros(2, *records.shape))
+            network.eval()(blank[0])
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise InputError(
                 f"The model {config.model} cannot take the records of {config.data}: {error}",
                 fix="Name a network that fits the data and features.",
             ) from error
+        example = Records(blank, torch.device("cpu"), torch.float32).example()
+        engine = GradientEngine(network.train(), cross_entropy, example)
+        parse_method(config.method).query(engine, plan.clip, plan.lot_size)
 
 
 def _network(config: TrainConfig, records: Prepared, shape: tuple[int, ...]) -> nn.Module:
@@ -78,7 +89,7 @@ def _network(config: TrainConfig, records: Prepared, shape: tuple[int, ...]) -> 
     return build_model(config.model, input_shape=shape, classes=records.inputs.classes, seed=0)
 
 
-def _records_in(file: str, config: TrainConfig) -> Records:
+def _records_in(file: str, config: TrainConfig) -> Pair:
     found = load_own(config.data, target=config.target, schema=config.schema, test_data=file).test
     assert found is not None
     return found

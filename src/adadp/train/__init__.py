@@ -5,6 +5,8 @@ planning.py what a configuration means as numbers.                  run.py the l
 evaluation.py looks at public test data.                            checkpoints.py save, restore, what is paid already.
 optimizers.py by name, or made by the caller.                       stopping.py Ctrl-C, and the seeds of random layers.
 verify.py a finished run checked against itself.                    result.py what comes out.
+looks.py noise that follows validation records.                     searched.py what a search among settings was.
+preparing.py features that are released before the first step.
 """
 
 from adadp.train.fitting import fit

@@ -18,8 +18,8 @@ from adadp.events import Event
 from adadp.ledger import read_ledger
 from adadp.methods import parse_method
 from adadp.plan import Plan
-from adadp.report.certificate import make_certificate
-from adadp.runs import RunFolder, certificate_digest
+from adadp.report.certificate import make_certificate, model_metadata
+from adadp.runs import RunFolder
 from adadp.step import PrivateGradients
 from adadp.train import checkpoints
 from adadp.train.checkpoints import Paid
@@ -248,7 +248,7 @@ class Run:
             if accuracy is not None and not any("final" in record for record in folder.metrics()):
                 folder.log({"step": self.private.step, "final": True, "test_accuracy": accuracy})
             folder.write_certificate(certificate)
-            folder.save_model(tensors, _metadata(certificate))
+            folder.save_model(tensors, model_metadata(certificate))
             folder.checkpoint_path.unlink(missing_ok=True)
         self.model.eval()
         return TrainResult(
@@ -258,15 +258,3 @@ class Run:
 
 def _no_epsilon() -> None:
     """What is shown for a method that has none."""
-
-
-def _metadata(certificate: dict[str, Any]) -> dict[str, str]:
-    """What a reader of the model file alone learns."""
-    epsilon, delta = certificate["epsilon"], certificate["delta"]
-    return {
-        "certificate_digest": certificate_digest(certificate),
-        "private": str(certificate["private"]).lower(),
-        "epsilon": "none" if epsilon is None else repr(epsilon),
-        "delta": "none" if delta is None else repr(delta),
-        "neighbours": certificate["neighbours"],
-    }
