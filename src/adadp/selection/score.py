@@ -24,6 +24,7 @@ from adadp.noise import GaussianMechanism
 from adadp.owndata import is_own
 from adadp.randomness import RandomSource
 from adadp.selection.candidates import noise_of_score, relation_of
+from adadp.train.looks import set_aside
 from adadp.train.searched import FILE, PRIVATE, PUBLIC, Scoring
 
 _KEPT, _NOISE, _COUNT = "search/validation", "search/score", "right"
@@ -97,13 +98,10 @@ def kept_aside(total: int, scoring: Scoring, *, public: int, neighbours: Neighbo
     """Which of ``total`` records no run trains on; ``public`` stands for their number where that is hidden."""
     if scoring.size is None:
         return torch.zeros(total, dtype=torch.bool)
-    if scoring.records_are == PUBLIC:
-        return torch.arange(total) >= total - scoring.size
-    if neighbours is Neighbours.ADD_REMOVE:
-        return source.coins(total, scoring.size / public, purpose=_KEPT, step=0)
-    held = torch.zeros(total, dtype=torch.bool)
-    held[source.permutation(total, purpose=_KEPT, step=0)[: scoring.size]] = True
-    return held
+    declared = scoring.records_are == PUBLIC
+    return set_aside(
+        total, scoring.size, of=public, public=declared, neighbours=neighbours, source=source, purpose=_KEPT
+    )
 
 
 def right_answers(model: nn.Module, values: Tensor, labels: Tensor, device: str) -> int:

@@ -69,14 +69,25 @@ def hold_out(
         )
     if before is not None:
         held = before.bool()
-    elif config.validation_public:
-        held = torch.arange(total) >= total - size
-    elif neighbours is Neighbours.ADD_REMOVE:
-        held = source.coins(total, size / public, purpose=_PURPOSE, step=0)
     else:
-        held = torch.zeros(total, dtype=torch.bool)
-        held[source.permutation(total, purpose=_PURPOSE, step=0)[:size]] = True
+        declared = bool(config.validation_public)
+        held = set_aside(
+            total, size, of=public, public=declared, neighbours=neighbours, source=source, purpose=_PURPOSE
+        )
     return HeldOut(tuple(part[~held] for part in data), tuple(part[held] for part in data), held, public - size)
+
+
+def set_aside(
+    total: int, size: int, *, of: int, public: bool, neighbours: Neighbours, source: RandomSource, purpose: str
+) -> Tensor:
+    """Which of ``total`` records are kept aside: ``size`` of them, or where each has its coin, ``size`` in ``of``."""
+    if public:
+        return torch.arange(total) >= total - size
+    if neighbours is Neighbours.ADD_REMOVE:
+        return source.coins(total, size / of, purpose=purpose, step=0)
+    held = torch.zeros(total, dtype=torch.bool)
+    held[source.permutation(total, purpose=purpose, step=0)[:size]] = True
+    return held
 
 
 class Looks:
