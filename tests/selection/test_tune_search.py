@@ -372,7 +372,6 @@ def edited(finished, tmp_path: Path, **changes) -> Path:
         ({"candidates": []}, {"search", "plan"}),
         ({"by": "luck"}, {"search", "plan"}),
     ],
-    ids=str,
 )
 def test_another_search_is_noticed(finished, tmp_path, change, found):
     if change.get("chosen") == finished.search.chosen:
