@@ -371,10 +371,17 @@ def _check_schedules(config: TrainConfig) -> None:
                 why="They settle the same thing, and would contradict each other.",
                 fix=f"Leave out {plain}, or s0 in {name}: {plain} is then what the schedule begins with.",
             )
-    if config.noise_schedule is None:
-        return
-    noise = parse_noise(config.noise_schedule)
     budget = config.epsilon is not None or config.rho is not None
+    noise = None if config.noise_schedule is None else parse_noise(config.noise_schedule)
+    whole = isinstance(noise, ValidationDecay) or (noise is not None and noise.unknown is None)
+    if config.epochs == AUTO and not (budget and whole):
+        raise InputError(
+            "epochs is auto, and nothing settles how many there are.",
+            why="They are as many as the budget allows, for which the noise must be given too.",
+            fix="Pass epsilon or rho and a noise_schedule with s0 and k, like exp:s0=10,k=0.01; or a number of epochs.",
+        )
+    if noise is None:
+        return
     length = config.steps is not None or config.epochs not in (None, AUTO)
     if config.sigma == 0:
         raise InputError("sigma is 0, and noise_schedule is given.", fix="Leave one of them out.")

@@ -28,7 +28,7 @@ class _RealisedLot(ClippedSum):
         return super().ask(capture) | {"records": capture.records}
 
     def settle(self, total):
-        self._lot_size = 1 if total is None else total.pop("records")
+        self.lot_size = 1 if total is None else total.pop("records")
         return super().settle(total)
 
 
@@ -47,4 +47,4 @@ class _RawScales(ClippedSum):
     def learn(self, released, deviation):
         gradients = self._scales.apply(released[GRADIENT])
         self._scales.learn(self._raw, 0.0)
-        return {name: value / self._lot_size for name, value in gradients.items()}
+        return {name: value / self.lot_size for name, value in gradients.items()}

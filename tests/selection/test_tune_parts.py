@@ -56,8 +56,7 @@ def test_a_choice_that_costs_too_much_is_refused():
     assert cost_of(planned(BASE, SETTINGS, by="parts", select_epsilon=0.1)) <= 2
 
 
-@pytest.mark.parametrize("by", ["repeat", "parts"])
-@pytest.mark.parametrize("sampling", ["fixed", "reshuffle"])
+@pytest.mark.parametrize(("sampling", "by"), [("fixed", "parts"), ("reshuffle", "repeat")])
 def test_samplings_of_a_public_number_of_records(sampling, by, tmp_path):
     base = BASE.replace(sampling=sampling, lot=100)
     options = {"law": TruncatedNegativeBinomial(1.0, 0.5), "validation": 100} if by == "repeat" else {}
