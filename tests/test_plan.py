@@ -268,3 +268,12 @@ def test_schedules_are_part_of_the_description():
     assert described["before"] == [16.0]
     assert "adaptive" not in described
     assert Plan.of_noise(noise=1.0, epochs=3, **SHAPE).realised([1.0]).describe()["adaptive"] is True
+
+
+def test_a_budget_holds_for_growing_lots_and_a_falling_clip():
+    lots, clips = parse_schedule("piecewise:0=100,2=200"), parse_schedule("poly:s0=1,k=1,s_end=0.5,period=4")
+    shape = {"records": 1000, "lot_size": 100, "epochs": 4, "lots": lots, "clips": clips}
+    plan = Plan.for_budget(epsilon=2.0, delta=1e-5, noise_shape=parse_schedule("exp:s0=1,k=0.2"), **shape)
+    assert 1.99 < plan.epsilon(1e-5).epsilon <= 2
+    assert [plan.lot_size_at(step) for step in (0, 19, 20, 29)] == [100, 100, 200, 200]
+    assert plan.clip_factor_at(plan.steps - 1) == 0.625

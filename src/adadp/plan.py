@@ -93,6 +93,8 @@ class Plan:
         neighbours: Neighbours | str | None = None,
         accountant_name: str = "pld",
         before: tuple[float, ...] = (),
+        lots: Schedule | None = None,
+        clips: Schedule | None = None,
     ) -> Plan:
         """The plan with the least noise that keeps a whole run within (``epsilon``, ``delta``).
 
@@ -108,6 +110,8 @@ class Plan:
             sampling=sampling,
             neighbours=neighbours,
             before=before,
+            lots=lots,
+            clips=clips,
         )
         return draft.scaled_to(EpsilonTarget(epsilon, delta, accountant(accountant_name)))
 
