@@ -7,6 +7,7 @@ import os
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -377,6 +378,12 @@ def test_another_search_is_noticed(finished, tmp_path, change, found):
     if change.get("chosen") == finished.search.chosen:
         change = {**change, "chosen": 1 - finished.search.chosen}
     assert found <= failed(edited(finished, tmp_path, **change))
+
+
+def test_no_file_tells_when_the_search_ended(finished):
+    """How long it took tells how many runs there were."""
+    began = datetime.fromisoformat(read_ledger(finished.out / "ledger.jsonl").created).timestamp()
+    assert all(abs(path.stat().st_mtime - began) < 1e-3 for path in finished.out.iterdir())
 
 
 def test_less_noise_is_noticed(finished, tmp_path):
