@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test coverage check format benchmark results schedules clean
+.PHONY: setup run test coverage check format benchmark results schedules methods clean
 
 setup: $(STAMP)
 
@@ -42,7 +42,11 @@ results: setup
 	$(BIN)/python benchmarks/accuracy.py
 
 schedules: setup
-	$(BIN)/python benchmarks/schedules.py --missing
+	$(BIN)/python benchmarks/suites.py schedules --missing
+
+methods: setup
+	$(BIN)/python benchmarks/suites.py momentum --missing
+	$(BIN)/python benchmarks/suites.py methods --missing
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache htmlcov .coverage

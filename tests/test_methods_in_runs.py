@@ -20,7 +20,7 @@ from adadp.runs import RunFolder
 from adadp.train import verify_run
 
 SHORT = TrainConfig("cancer", sigma=2.0, delta=1e-4, steps=25, seed=0, threads=1)
-NOT_PRIVATE = ("adadp-published", "adadp-published:clip=lot", "adan")
+NOT_PRIVATE = ("adadp-published", "adadp-published:clip=lot", "adan", "dpopt:source=raw")
 
 
 @pytest.mark.parametrize("method", NOT_PRIVATE)
@@ -52,7 +52,19 @@ def test_with_permission_it_runs_and_nothing_calls_it_private(tmp_path, method):
     assert json.loads(folder.certificate_path.read_text(encoding="utf-8")) == certificate
 
 
-@pytest.mark.parametrize("method", ["adadp", "dpsgd", "adal", "adan:source=released", "adadp:power=0.5,start=5"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "adadp",
+        "dpsgd",
+        "adal",
+        "adan:source=released",
+        "adadp:power=0.5,start=5",
+        "dpopt",
+        "dpopt:solver=projected,start=2",
+        "dpsgd-momentum:variant=momentum",
+    ],
+)
 def test_private_methods_have_the_certificate_of_their_releases(tmp_path, method):
     result = start(SHORT.replace(method=method), tmp_path / "run")
     assert result.certificate["private"] is True
@@ -64,7 +76,13 @@ def test_private_methods_have_the_certificate_of_their_releases(tmp_path, method
 
 
 @pytest.mark.parametrize(
-    ("method", "optimizer", "lr"), [("adadp-published", "rms", 0.002), ("adal", "rms", 0.001), ("adan", "sgd", 0.1)]
+    ("method", "optimizer", "lr"),
+    [
+        ("adadp-published", "rms", 0.002),
+        ("adal", "rms", 0.001),
+        ("adan", "sgd", 0.1),
+        ("dpopt:source=raw", "sgd", 0.1),
+    ],
 )
 def test_a_published_method_brings_its_step_rule_rate_and_clip(method, optimizer, lr):
     whole = resolved(TrainConfig("mnist", sigma=8.0, delta=1e-5, method=method, features="pca:dim=60,sigma=16"))

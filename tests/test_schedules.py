@@ -308,9 +308,9 @@ def test_epochs_are_counted_from_0(epoch):
 @pytest.mark.parametrize("kind", [kind for kind in SHAPES.values() if kind is not Piecewise])
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf, True, "1", None])
 def test_every_parameter_is_checked(kind, value):
-    good = {"s0": 10, "k": 0.5, "s_end": 2, "period": 10, "start": 3, "stop": 9}
+    good = {"s0": 10, "k": 0.5, "s_end": 2, "period": 10, "start": 3, "stop": 9, "tick": 20}
     for field in fields(kind):
-        if (field.name, value) in {("start", 0), ("stop", None)}:
+        if (field.name, value) in {("start", 0), ("stop", None), ("tick", None)}:
             continue
         arguments = {other.name: good[other.name] for other in fields(kind)}
         kind(**arguments)

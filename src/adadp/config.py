@@ -17,6 +17,7 @@ of steps) is filled in by the plan. Names that other rooms own (data, model, met
     momentum with an optimizer that has none            an error: an option is never swallowed
     lot larger than records                             an error: no record can be sampled with probability above 1
     an int where a float is meant, 3.0 for a count      accepted, and kept in one spelling, so that digests agree
+    ema outside of (0, 1)                               an error: it is the share an average keeps
     a NaN, an infinity, a bool as a number              an error that names the field
     an unknown key in TOML or in ``replace``            an error that names the nearest known key
 """
@@ -47,7 +48,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False, "rms": False, "python": False}
+OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False, "adambc": False, "rms": False, "python": False}
 """Name of an optimizer -> whether it takes ``momentum``; ``python`` is one that a caller of ``fit`` made."""
 
 SAMPLINGS = ("poisson", "fixed", "reshuffle")
@@ -132,6 +133,9 @@ class TrainConfig:
     clip: float | None = None
     clip_schedule: str | None = None
     """The clip bound over the epochs; with a clip rule in full text it is a factor, and begins with 1."""
+    keep_noise: bool | None = None
+    """While the clip bound changes the noise keeps its standard deviation, and its multiplier changes; if not, the
+    multiplier stays and the noise follows the bound. None: as the method does it."""
     clip_rule: str = "flat"
     lr: float | None = None
     lr_schedule: str | None = None
@@ -140,6 +144,9 @@ class TrainConfig:
     """None: the default for the data and features."""
     momentum: float = 0.0
     weight_decay: float = 0.0
+    ema: float | None = None
+    """The share an exponential average of the weights keeps in a step, such as 0.99: then the average is what is
+    judged, certified and saved. None: the weights of the last step."""
     sampling: str = "poisson"
     neighbours: str | None = None
     """Between which data sets the guarantee holds; None: what the way of sampling proves best."""
@@ -170,8 +177,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, value in {**_names(self), **_numbers(self)}.items():
             object.__setattr__(self, name, value)
-        for name in ("allow_nonprivate", "validation_public"):
-            if not isinstance(getattr(self, name), (bool, type(None) if name == "validation_public" else bool)):
+        for name in ("allow_nonprivate", "validation_public", "keep_noise"):
+            if not isinstance(getattr(self, name), (bool, bool if name == "allow_nonprivate" else type(None))):
                 raise InputError(
                     f"{name} must be true or false, got {getattr(self, name)!r}.", fix="Pass it as a bool."
                 )
@@ -249,7 +256,7 @@ class TrainConfig:
             value = getattr(self, field.name)
             if value == field.default:
                 continue
-            words.append("--" + field.name.replace("_", "-"))
+            words.append(("--no-" if value is False else "--") + field.name.replace("_", "-"))
             if not isinstance(value, bool):
                 words.append(str(value))
         return shlex.join(words)
@@ -302,6 +309,8 @@ def _numbers(config: TrainConfig) -> dict[str, float | int]:
         numbers["delta"] = checks.delta(given["delta"])
     if "sigma" in given:
         numbers["sigma"] = checks.non_negative("sigma", given["sigma"], why="It is a standard deviation.") + 0.0
+    if "ema" in given:
+        numbers["ema"] = _ema(given["ema"])
     numbers["weight_decay"] = checks.non_negative("weight_decay", config.weight_decay) + 0.0  # -0.0 becomes 0.0
     momentum = checks.non_negative("momentum", config.momentum) + 0.0
     if momentum >= 1:
@@ -317,6 +326,18 @@ def _numbers(config: TrainConfig) -> dict[str, float | int]:
             raise InputError(f"seed must be below 2^63, got {seed}.", why="Larger numbers do not survive TOML.")
         numbers["seed"] = seed
     return numbers
+
+
+def _ema(value: object) -> float:
+    why = "It is the share of an average of the weights that a step keeps: at 0 there is no average, at 1 no weight."
+    number = checks.non_negative("ema", value, why=why)
+    if not 0 < number < 1:
+        raise InputError(
+            f"ema must lie strictly between 0 and 1, got {number:g}.",
+            why=why,
+            fix="Pass for example 0.99, or leave it out to keep the weights of the last step.",
+        )
+    return number
 
 
 def _check_exclusive(config: TrainConfig) -> None:

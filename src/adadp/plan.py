@@ -16,7 +16,7 @@ from adadp import checks
 from adadp.accounting import Answer, EpsilonTarget, Target, accountant
 from adadp.clipping import AdaptiveClipRule, ClipRule, Flat, clip_rule
 from adadp.errors import InputError
-from adadp.events import AdaptivelyChosen, Event, GaussianRelease, Neighbours, Repeated, compose
+from adadp.events import AdaptivelyChosen, Event, GaussianRelease, Neighbours, Repeated, Selection, compose
 from adadp.sampling import Sampler, Timetable
 from adadp.sampling import sampler as build_sampler
 from adadp.schedules import Piecewise, Schedule, Uniform
@@ -37,8 +37,12 @@ class Plan:
     covariance of a projection.
 
     ``lots``, if given, is the lot size over the epochs, and ``lot_size`` what it begins with; an epoch is then as many
-    steps as lots of its size need. ``clips`` is what the bound of the clip rule is multiplied by over the epochs; the
-    noise is in proportion to the bound, so that the multiplier stays what ``noise`` says.
+    steps as lots of its size need. ``clips`` is what the bound of the clip rule is multiplied by over the epochs. The
+    noise is in proportion to the bound, so that the multiplier stays what ``noise`` says; with ``keep_noise`` its
+    standard deviation is what it is for the rule's own bound, and the multiplier goes up as the bound comes down.
+
+    ``choice`` is for methods that choose something from every lot after its gradient (agd): the zCDP of the choice over
+    that of the first gradient.
 
     ``adaptive``: the noise was chosen on the way from earlier releases, so its charges are marked and only a filter
     can certify them.
@@ -55,6 +59,8 @@ class Plan:
     before: tuple[float, ...] = ()
     lots: Schedule | None = None
     clips: Schedule | None = None
+    keep_noise: bool = False
+    choice: float | None = None
     adaptive: bool = False
 
     def __post_init__(self) -> None:
@@ -69,6 +75,18 @@ class Plan:
                 f"lot_size is {self.lot_size}, and the schedule of the lots ({self.lots}) begins with another.",
                 why="They settle the same thing, and would contradict each other.",
                 fix="Pass as lot_size what the schedule begins with.",
+            )
+        if self.lots is not None and self.lots.tick is not None:
+            raise InputError(
+                f"The schedule of the lots ({self.lots}) counts steps (tick).",
+                why="An epoch is as many steps as lots of its size need.",
+                fix="Leave tick out.",
+            )
+        if self.keep_noise and self.clips is None:
+            raise InputError(
+                "keep_noise is given, and the clip bound does not change.",
+                why="It says what the noise does then.",
+                fix="Pass a schedule of the clip bound, or leave keep_noise out.",
             )
         if self.clips is not None and isinstance(self.clip, AdaptiveClipRule):
             raise InputError(
@@ -95,6 +113,7 @@ class Plan:
         before: tuple[float, ...] = (),
         lots: Schedule | None = None,
         clips: Schedule | None = None,
+        keep_noise: bool = False,
     ) -> Plan:
         """The plan with the least noise that keeps a whole run within (``epsilon``, ``delta``).
 
@@ -112,6 +131,7 @@ class Plan:
             before=before,
             lots=lots,
             clips=clips,
+            keep_noise=keep_noise,
         )
         return draft.scaled_to(EpsilonTarget(epsilon, delta, accountant(accountant_name)))
 
@@ -140,6 +160,26 @@ class Plan:
         """The plan of a run whose noise is chosen on the way and was ``sigmas`` in its epochs so far."""
         return replace(self, noise=Piecewise.of(sigmas), adaptive=True)
 
+    def chosen_from(self, step: int, sigma: float) -> Plan:
+        """The plan of a run whose noise is chosen step by step, and from ``step`` on is ``sigma`` for all we know."""
+        noise = self.noise
+        points = noise.points if isinstance(noise, Piecewise) and noise.tick == 1 else ()
+        if points and noise is not None and noise.value_at(step) == sigma:
+            return self
+        before = tuple(each for each in points if each[0] < step)
+        return replace(self, noise=Piecewise((*before, (step, sigma)), tick=1), adaptive=True)
+
+    @property
+    def choice_epsilon(self) -> float:
+        """How sharply a choice goes by its scores: candidates have probabilities exp(-choice_epsilon score / bound).
+
+        Scores that one record moves in one direction only, by at most their bound, make this a mechanism whose privacy
+        loss has a range of choice_epsilon, which is choice_epsilon^2 / 8 zCDP (Dong, Durfee, Rogers 2020; Cesar and
+        Rogers 2021). Replacing a record moves scores both ways, and doubles the range.
+        """
+        assert self.choice is not None
+        return math.inf if self.noise is None else 2 * math.sqrt(self.choice) / self.noise_multiplier_at(0)
+
     @classmethod
     def of_noise(
         cls,
@@ -155,6 +195,7 @@ class Plan:
         before: tuple[float, ...] = (),
         lots: Schedule | None = None,
         clips: Schedule | None = None,
+        keep_noise: bool = False,
     ) -> Plan:
         """The plan with a given noise multiplier, or schedule of it; 0 for a run without privacy."""
         if (steps is None) == (epochs is None):
@@ -173,6 +214,7 @@ class Plan:
             before=before,
             lots=lots,
             clips=clips,
+            keep_noise=keep_noise,
         )
         return plan if epochs is None else replace(plan, steps=plan.steps_of(epochs))
 
@@ -210,7 +252,10 @@ class Plan:
 
     def noise_multiplier_at(self, step: int) -> float:
         """The standard deviation of the noise of ``step`` over the l2 bound of one record; 0 without noise."""
-        return 0.0 if self.noise is None else self.noise.value_at(self.epoch_of(step))
+        if self.noise is None:
+            return 0.0
+        multiplier = self.noise.value_of(step, self.epoch_of(step))
+        return multiplier / self.clip_factor_at(step) if self.keep_noise else multiplier
 
     def epoch_of(self, step: int) -> int:
         """The epoch ``step`` belongs to, counted from 0."""
@@ -222,7 +267,7 @@ class Plan:
 
     def clip_factor_at(self, step: int) -> float:
         """What the bound of the clip rule is multiplied by in ``step``."""
-        return 1.0 if self.clips is None else self.clips.value_at(self.epoch_of(step))
+        return 1.0 if self.clips is None else self.clips.value_of(step, self.epoch_of(step))
 
     def ends_epoch(self, step: int) -> bool:
         """Whether an epoch is over when ``step`` steps are done."""
@@ -235,13 +280,17 @@ class Plan:
 
     def release_at(self, step: int) -> Event:
         """What is released from the lot of ``step``: the gradient, and what the clip rule asks for beside it."""
-        epoch = 0 if self.noise is None or isinstance(self.noise, Uniform) else self.epoch_of(step)
-        if epoch not in self._releases:
+        sigma = self.noise_multiplier_at(step)
+        if sigma not in self._releases:
             relation = self.neighbours
             assert relation is not None
-            multipliers = (self.noise_multiplier_at(step), *self.clip.extra_multipliers())
-            self._releases[epoch] = compose(*(GaussianRelease(multiplier, relation) for multiplier in multipliers))
-        return self._releases[epoch]
+            multipliers = (sigma, *self.clip.extra_multipliers())
+            releases: list[Event] = [GaussianRelease(multiplier, relation) for multiplier in multipliers]
+            if self.choice is not None and self.noise is not None:
+                distance = 2 if relation is Neighbours.REPLACE_ONE else 1
+                releases.append(Selection(distance * self.choice_epsilon, neighbours=relation))
+            self._releases[sigma] = compose(*releases)
+        return self._releases[sigma]
 
     def charge_at(self, step: int, *, resumed: bool = False) -> Event | None:
         """What must be charged before the release of ``step``; None if an earlier charge covers it.
@@ -251,25 +300,30 @@ class Plan:
         if self.timetable.shares_draws:
             charge = self.timetable.charge(step, self.release_at, resumed=resumed)
             return AdaptivelyChosen(charge) if self.adaptive and charge is not None else charge
-        epoch = 0 if self.lots is None and isinstance(self.noise, (Uniform, type(None))) else self.epoch_of(step)
-        if epoch not in self._charges:
+        key = (self.lot_size_at(step), self.noise_multiplier_at(step))
+        if key not in self._charges:
             charge = self.timetable.at(step).sampler.amplify(self.release_at(step))
-            self._charges[epoch] = AdaptivelyChosen(charge) if self.adaptive else charge
-        return self._charges[epoch]
+            self._charges[key] = AdaptivelyChosen(charge) if self.adaptive else charge
+        return self._charges[key]
 
     @cached_property
-    def _releases(self) -> dict[int, Event]:
-        """Releases by epoch, kept because building and checking an event takes longer than looking it up."""
+    def _releases(self) -> dict[float, Event]:
+        """Releases by multiplier, kept because building and checking an event takes longer than looking it up."""
         return {}
 
     @cached_property
-    def _charges(self) -> dict[int, Event]:
-        """Charges by epoch, where every step has one."""
+    def _charges(self) -> dict[tuple[int, float], Event]:
+        """Charges by lot size and multiplier, where every step has one."""
         return {}
+
+    @property
+    def _steps_alike(self) -> bool:
+        """Whether every step releases the same from lots of one size."""
+        return self.lots is None and not self.keep_noise and isinstance(self.noise, (Uniform, type(None)))
 
     def event(self) -> Event:
         """Everything the run will charge."""
-        if self.lots is None and isinstance(self.noise, (Uniform, type(None))):
+        if self._steps_alike:
             rounds = self.rounds_before(self.steps)
             steps: Event = Repeated(self.sampler.amplify(self.release_at(0)), rounds)
         else:
@@ -305,6 +359,10 @@ class Plan:
             plan["lots"] = str(self.lots)
         if self.clips is not None:
             plan["clip_factors"] = str(self.clips)
+        if self.keep_noise:
+            plan["keep_noise"] = True
+        if self.choice is not None:
+            plan["choice"] = self.choice
         if self.adaptive:
             plan["adaptive"] = True
         return plan

@@ -16,8 +16,8 @@ from adadp.clipping import ClipState
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
 from adadp.ledger import Ledger
-from adadp.methods import GRADIENT, DpSgd, Method, Parts
-from adadp.noise import GaussianMechanism
+from adadp.methods import GRADIENT, Deviations, DpSgd, LineSearch, Method, Parts
+from adadp.noise import GaussianMechanism, choose_least
 from adadp.plan import Plan
 from adadp.randomness import RandomSource, SecureSource, SeededSource
 from adadp.records import Data, Records
@@ -83,6 +83,9 @@ class PrivateGradients:
         self.lots = Lots(plan.timetable.for_records(len(self._records)), self.source)
         self._engine = GradientEngine(model, loss, self._records.example())
         self.query = method.query(self._engine, plan.clip, plan.lot_size)
+        self.gradient_deviations: Deviations | None = None
+        """The standard deviation of the noise in the last gradient, by parameter; None before the first release, and
+        for a method that cannot say."""
         self._resumed = False
         """Whether lots of the round at hand may have been released after the state that was restored."""
         self.notes = self._engine.notes
@@ -104,7 +107,8 @@ class PrivateGradients:
             )
         plan, step, query = self.plan, self.step, self.query
         query.lot_size, query.clip_factor = plan.lot_size_at(step), plan.clip_factor_at(step)
-        total = query.settle(self._sum_of_lot(step))
+        lot = self.lots.lot(step)
+        total = query.settle(self._sum_of_lot(lot))
         multipliers = dict(zip(total, (plan.noise_multiplier_at(step), *plan.clip.extra_multipliers()), strict=True))
         bounds = {purpose: self._with_rounding(bound) for purpose, bound in query.l2_bounds().items()}
         charge = None if paid else plan.charge_at(step, resumed=self._resumed)
@@ -125,21 +129,43 @@ class PrivateGradients:
         }
         self.step += 1
         deviation = multipliers[GRADIENT] * bounds[GRADIENT] if multipliers[GRADIENT] else 0.0
+        self.gradient_deviations = query.gradient_deviations(deviation)
         gradients = query.learn(released, deviation)
+        if isinstance(query, LineSearch):
+            gradients = query.chose(self._choice(query, lot, gradients, step), gradients)
+            if plan.noise is not None:
+                self.plan = plan.chosen_from(step + 1, plan.noise_multiplier_at(0) * query.noise_factor)
         for name, parameter in self.model.named_parameters():
             if name in gradients:
                 parameter.grad = gradients[name].to(parameter.dtype)
         return {name: value.float() for name, value in gradients.items()}
 
-    def _sum_of_lot(self, step: int) -> Parts | None:
+    def _sum_of_lot(self, lot: Tensor) -> Parts | None:
         """What the method asks of the lot, added over its chunks; None for an empty lot. Sensitive."""
         total: Parts | None = None
-        for chunk in torch.split(self.lots.lot(step), self.chunk_size):
+        for chunk in torch.split(lot, self.chunk_size):
             if not len(chunk):
                 continue
             parts = self.query.ask(self._engine.capture(self._records.batch(chunk)))
             total = parts if total is None else _added(total, parts)
         return total
+
+    def _choice(self, query: LineSearch, lot: Tensor, direction: dict[str, Tensor], step: int) -> int:
+        """The number of one of the query's lengths along ``direction``, drawn by how the lot likes it.
+
+        The charge of the step covers it: gradient and choice look at one lot and are charged as one event.
+        """
+        lengths = query.lengths()
+        scores = torch.zeros(len(lengths), dtype=torch.float64)
+        for chunk in torch.split(lot, self.chunk_size):
+            if len(chunk):
+                losses = self._engine.losses_along(self._records.batch(chunk), direction, lengths)
+                scores += query.scores(losses.double()).cpu()
+        bound = self._with_rounding(query.score_bound)
+        # ======================== trust line: above sensitive, below public ========================
+        return choose_least(
+            scores, bound=bound, epsilon=self.plan.choice_epsilon, source=self.source, step=step, purpose="choice"
+        )
 
     def _with_rounding(self, bound: float) -> float:
         """What one record can move the computed sum by: the method's bound, and the rounding of the float32 additions.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adadp.errors import InputError
-from adadp.methods import METHODS, AdaDp, AdadpPublished, Adal, Adan, DpSgd, parse_method
+from adadp.methods import METHODS, AdaDp, AdadpPublished, Adal, Adan, Agd, DpOpt, DpSgd, DpSgdMomentum, parse_method
 
 POSITIVE = st.floats(1e-300, 1e300)
 ADADP = st.builds(
@@ -30,7 +30,35 @@ PUBLISHED = st.builds(
     threshold=st.floats(0, 1e300),
     keep=st.floats(0, 1, exclude_max=True),
 )
-ANY = st.one_of(ADADP, PUBLISHED, st.builds(Adan, st.sampled_from(["raw", "released"])), st.just(Adal()))
+MOMENTUM = st.builds(
+    DpSgdMomentum,
+    variant=st.sampled_from(["both", "momentum", "clip", "neither"]),
+    c=st.floats(0, 1, exclude_max=True),
+)
+AGD = st.builds(
+    Agd,
+    score=st.sampled_from(["gain", "loss"]),
+    c_obj=POSITIVE,
+    share=POSITIVE,
+    start=POSITIVE,
+    gamma=POSITIVE,
+    grid=st.integers(1, 10**9),
+    longest=POSITIVE,
+    tau=st.integers(1, 10**9),
+    eta=st.floats(0, 1e300),
+)
+DPOPT = st.builds(
+    DpOpt,
+    source=st.sampled_from(["released", "raw"]),
+    solver=st.sampled_from(["closed", "projected"]),
+    steps=st.integers(1, 10**9),
+    memory=st.floats(0, 1, exclude_max=True),
+    start=st.integers(1, 10**20),
+    lowest=st.floats(1e-3, 1, exclude_max=True),
+    highest=st.floats(1, 1e3, exclude_min=True),
+)
+ADAN = st.builds(Adan, st.sampled_from(["raw", "released"]))
+ANY = st.one_of(ADADP, PUBLISHED, MOMENTUM, AGD, DPOPT, ADAN, st.just(Adal()))
 
 
 @given(ANY | st.just(DpSgd()))
@@ -73,7 +101,7 @@ def test_names_are_those_of_the_methods_and_the_first_is_the_default():
     assert next(iter(METHODS)) == "adadp"
     assert all(str(parse_method(name)) == name == kind.name for name, kind in METHODS.items())
     private = [name for name in METHODS if parse_method(name).not_private is None]
-    assert private == ["adadp", "dpsgd", "adal"]
+    assert private == ["adadp", "dpsgd", "dpsgd-momentum", "agd", "adal", "dpopt"]
 
 
 def test_a_method_cannot_be_changed():
@@ -84,7 +112,7 @@ def test_a_method_cannot_be_changed():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "Unknown method ''.*Use one of: adadp, dpsgd, adal, adan, adadp-published"),
+        ("", "Unknown method ''.*Use one of: adadp, dpsgd, dpsgd-momentum, agd, adal, adan, adadp-published, dpopt"),
         ("sgd", "Unknown method 'sgd'"),
         ("AdaDP", "Unknown method 'AdaDP'"),
         ("adadp power=1", "Unknown method 'adadp power=1'"),

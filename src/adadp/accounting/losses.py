@@ -143,7 +143,7 @@ class SmoothFamily(Family):
         step = np.where(at_cap, np.minimum(step, 2 * math.pi / 8.6 * _TAPER), step) / 1.3
         size = max(min(int(np.max((kept_right - kept_left) / step)) + 3, most), least)
         u = _grid(kept_left, kept_right, size)
-        spacing = u[:, 1:2] - u[:, :1]
+        spacing = ((kept_right - kept_left) / (size - 1))[:, None]
         density, loss, slope = self._tapered(u)
         return Nodes(density + np.log(spacing), loss, spacing * slope, (slice(0, size),))
 

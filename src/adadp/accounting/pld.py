@@ -12,6 +12,7 @@ from adadp.accounting.base import Accountant, Bracket
 from adadp.accounting.contour import Curve, contour_curve, direct_curve, log_chernoff, saddle_point
 from adadp.accounting.dominating import compositions
 from adadp.accounting.losses import Composition
+from adadp.accounting.ranged import ranged_lot
 from adadp.accounting.renyi import RdpAccountant
 from adadp.events import Event, Repeated, Selection, SelectionMechanism, compose
 
@@ -85,7 +86,11 @@ def _worse_delta(found: list[Composition], epsilon: float, guess: float) -> tupl
 
 def _has_bounded_range(counts: dict[Event, int]) -> bool:
     """Whether an exponential mechanism is in it: RDP knows of its bounded range, the loss distribution does not."""
-    return any(isinstance(event, Selection) and event.mechanism is SelectionMechanism.EXPONENTIAL for event in counts)
+    return any(
+        (isinstance(event, Selection) and event.mechanism is SelectionMechanism.EXPONENTIAL)
+        or ranged_lot(event) is not None
+        for event in counts
+    )
 
 
 def _composed(counts: dict[Event, int]) -> Event:

@@ -14,6 +14,7 @@ from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
 from adadp.accounting.dominating import compositions
 from adadp.accounting.orders import ORDERS, LogMoment, conversion, minimise
+from adadp.accounting.ranged import ranged_lot, ranged_moment
 from adadp.accounting.selection import best_of_moment
 from adadp.events import BestOf, Event, Selection, SelectionMechanism, ZcdpCost, flatten, is_silent
 
@@ -23,11 +24,12 @@ def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
 
     zCDP costs have K = rho theta (theta + 1). A selection by the exponential mechanism has a bounded range and so costs
     epsilon^2/8 zCDP (Cesar and Rogers 2021); of others only pure DP is used, whose worst case is randomised response.
-    The best of several runs has the moment of one run and what choosing adds (``selection``).
+    So it is on a Poisson lot, where the range of one such selection is used too (``ranged``). The best of several runs
+    has the moment of one run and what choosing adds (``selection``).
     """
     rho = 0.0
     ranged: list[tuple[float, int]] = []
-    searches: list[tuple[LogMoment, int]] = []
+    bounded: list[tuple[LogMoment, int]] = []
     paired: dict[Event, int] = {}
     for event, count in counts.items():
         if isinstance(event, ZcdpCost):
@@ -37,7 +39,9 @@ def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
         elif isinstance(event, BestOf):
             runs = [_audible(candidate) for candidate in event.candidates]
             moments = [log_moment(accountant, run) for run in runs]
-            searches.append((best_of_moment(accountant, event.repetitions, runs, moments), count))
+            bounded.append((best_of_moment(accountant, event.repetitions, runs, moments), count))
+        elif (lot := ranged_lot(event)) is not None:
+            bounded.append((ranged_moment(lot), count))
         else:
             paired[event] = count
     parts = compositions(accountant, paired) if paired else []
@@ -48,8 +52,8 @@ def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
         order = theta * (theta + 1)
         # An epsilon-DP selection never has a loss above epsilon, so its moment is at most theta epsilon.
         chosen = sum(count * min(order * epsilon**2 / 8, theta * epsilon) for epsilon, count in ranged)
-        searched = sum(count * search(theta) for search, count in searches)
-        return max(own, 0.0) + rounding + rho * order + chosen + searched
+        others = sum(count * bound(theta) for bound, count in bounded)
+        return max(own, 0.0) + rounding + rho * order + chosen + others
 
     return moment
 

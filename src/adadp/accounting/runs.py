@@ -93,6 +93,12 @@ class RunShape:
         if (steps is None) == (epochs is None):
             raise InputError("The length of the run must be given once.", fix="Pass exactly one of steps and epochs.")
         schedule = noise if isinstance(noise, Schedule) else Uniform(checks.positive("sigma", noise))
+        if schedule.tick is not None:
+            raise InputError(
+                f"The schedule {schedule} counts steps (tick).",
+                why="A run is known here by its epochs.",
+                fix="Leave tick out, or plan the run with adadp plan.",
+            )
         if epochs is not None:
             return self.first_epochs(schedule, checks.count("epochs", epochs))
         if self.sampling is Sampling.RESHUFFLE:

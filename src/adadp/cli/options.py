@@ -36,7 +36,11 @@ def config_options(command: _Command) -> _Command:
                 "--model",
                 help="Network: linear, mlp:1000, cnn-tanh, ..., or module:function.  [default: by data and features]",
             ),
-            click.option("--method", help="How to train: adadp, dpsgd, adal, adan, adadp-published.  [default: adadp]"),
+            click.option(
+                "--method",
+                help="How to train: adadp, dpsgd, dpsgd-momentum, agd, dpopt, adal, adan, adadp-published.  "
+                "[default: adadp]",
+            ),
             click.option("--epsilon", type=float, help="Target epsilon; the noise follows. Or give --sigma."),
             click.option("--rho", type=float, help="Target rho of zCDP instead, for reshuffled or full-batch runs."),
             click.option("--sigma", type=float, help="Noise multiplier; epsilon follows. Or give --epsilon."),
@@ -58,13 +62,23 @@ def config_options(command: _Command) -> _Command:
                 "--clip-schedule", help="Bound over the epochs: poly:k=1,s_end=0.5,period=10, relative to --clip."
             ),
             click.option(
+                "--keep-noise/--no-keep-noise",
+                default=None,
+                help="While the bound changes the noise keeps its size, or its ratio to it.  [default: by method]",
+            ),
+            click.option(
                 "--clip-rule", help="flat, per-layer, automatic, quantile, or in full: 'automatic:1,gamma=0.01'."
             ),
             click.option("--lr", type=float, help="Learning rate.  [default: by data]"),
             click.option("--lr-schedule", help="Rate over the epochs: poly:s0=0.1,k=1,s_end=0.052,period=10."),
-            click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw", "rms"]), help="[default: by data]"),
+            click.option(
+                "--optimizer",
+                type=click.Choice(["sgd", "adam", "adamw", "adambc", "rms"]),
+                help="[default: by data]",
+            ),
             click.option("--momentum", type=float, help="For sgd.  [default: 0]"),
             click.option("--weight-decay", type=float, help="[default: 0]"),
+            click.option("--ema", type=float, help="Average the weights, keeping this share.  [default: no average]"),
             click.option("--sampling", type=click.Choice(["poisson", "fixed", "reshuffle"]), help="[default: poisson]"),
             click.option(
                 "--neighbours",

@@ -307,6 +307,39 @@ def _print_functions(found: Sequence[Deviation], settings: object) -> None:
     console.print(f"settings: {json.dumps(settings)}", markup=False)
 
 
+@study.command()
+@click.option("--c", "coefficients", type=float, multiple=True, help="Momentum, repeatable.  [default: 0, 0.1 ... 0.9]")
+@click.option("--steps", type=int, help="After so many steps.  [default: in the long run]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def momentum(coefficients: tuple[float, ...], steps: int | None, as_json: bool) -> None:
+    """How much noise is in momentum on released gradients? The formula of Yu et al. 2018, section 2.
+
+    \b
+    adadp study momentum
+    adadp study momentum --c 0.6 --steps 10
+    """
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    from adadp.methods import signal_factor, variance_factor
+
+    asked = coefficients or tuple(place / 10 for place in range(10))
+    rows = [(c, variance_factor(c, steps), signal_factor(c, steps)) for c in asked]
+    if as_json:
+        names = ("c", "variance_factor", "signal_factor")
+        click.echo(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
+        return
+    table = Table("c", "variance of the noise", "a steady gradient", "noise over signal", box=SIMPLE, pad_edge=False)
+    for column in table.columns:
+        column.justify = "right"
+    for c, variance, signal in rows:
+        table.add_row(f"{c:g}", f"{variance:.4g}", f"{signal:.4g}", f"{variance**0.5 / signal:.3g}")
+    Console(highlight=False, soft_wrap=True).print(table)
+    when = "in the long run" if steps is None else f"after {steps} steps"
+    click.echo(f"{when}, each beside one release without momentum")
+
+
 _HOW_TO_READ_GRADIENTS = """\
 |g|: mean gradient of the lot the step is about to use; sqrt(E'): what the method
 expects of it; sigma_i: the noise on the sum over the lot. rank correlation: of

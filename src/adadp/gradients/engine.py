@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from adadp import checks
 from adadp.errors import InputError
 from adadp.gradients.capture import Capture, wide
-from adadp.gradients.inspection import trained_parameters
-from adadp.gradients.made_up import Loss
+from adadp.gradients.inspection import one_per_record, trained_parameters
+from adadp.gradients.made_up import Loss, check_leading
 from adadp.gradients.passes import run_batch
 from adadp.gradients.proof import proved_blueprint
 
@@ -66,6 +66,23 @@ class GradientEngine:
     def zeros(self) -> dict[str, Tensor]:
         """A sum of nothing: what an empty lot contributes."""
         return {name: torch.zeros_like(value, dtype=wide(value.dtype)) for name, value in self._parameters.items()}
+
+    @torch.no_grad()
+    def losses_along(self, batch: Sequence[Any], direction: Mapping[str, Tensor], lengths: Sequence[float]) -> Tensor:
+        """Every record's loss where the model would be after a step of each length against ``direction``: lengths x
+        records, and sensitive. The model is afterwards what it was, bit for bit.
+        """
+        before = {name: value.clone() for name, value in self._parameters.items()}
+        found = []
+        try:
+            for length in lengths:
+                for name, value in self._parameters.items():
+                    value.copy_(before[name] - length * direction[name].to(value.dtype))
+                found.append(one_per_record(self.loss(self.model, *batch), check_leading(batch)).float())
+        finally:
+            for name, value in self._parameters.items():
+                value.copy_(before[name])
+        return torch.stack(found)
 
     def capture(self, batch: Sequence[Any]) -> Capture:
         """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame."""

@@ -143,6 +143,16 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
 
 def check_losses(losses: object, records: int) -> Tensor:
     """``losses`` if it is one differentiable number per record."""
+    found = one_per_record(losses, records)
+    if not found.requires_grad:
+        raise InputError(
+            "The loss does not depend on any trained parameter.", fix="Check requires_grad, torch.no_grad and detach."
+        )
+    return found
+
+
+def one_per_record(losses: object, records: int) -> Tensor:
+    """``losses`` if it is one number per record."""
     if not isinstance(losses, Tensor) or losses.shape != (records,):
         got = type(losses).__name__
         if isinstance(losses, Tensor):  # without its sizes: that of a lot is sensitive
@@ -151,10 +161,6 @@ def check_losses(losses: object, records: int) -> Tensor:
             f"The loss must be one number per record, a tensor of 1 dimension, got {got}.",
             why="Each record's gradient is clipped on its own; a mean over the batch has already mixed them.",
             fix="Return per-example losses, for example F.cross_entropy(output, target, reduction='none').",
-        )
-    if not losses.requires_grad:
-        raise InputError(
-            "The loss does not depend on any trained parameter.", fix="Check requires_grad, torch.no_grad and detach."
         )
     return losses
 

@@ -16,9 +16,13 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from adadp.clipping import ClipRule, ClipState
+from adadp.errors import InputError
 from adadp.gradients import Capture, GradientEngine
+from adadp.schedules import Schedule
 
 Tensors = dict[str, Tensor]
+Deviations = Mapping[str, Tensor | float]
+"""Parameter to the standard deviation of the noise in its coordinates: one number, or a tensor that spreads over it."""
 Parts = dict[str, Tensors]
 """Purpose of a release to the tensors it is made of. ``GRADIENT`` comes first and is always there."""
 
@@ -58,6 +62,14 @@ class Query(ABC):
     def learn(self, released: Parts, deviation: float) -> Tensors:
         """The gradient for the optimizer. ``deviation`` is that of the noise in each coordinate of ``GRADIENT``."""
 
+    def gradient_deviations(self, deviation: float) -> Deviations | None:  # noqa: ARG002
+        """The standard deviation of the noise in every coordinate of the gradient that ``learn`` is about to return.
+
+        Public numbers, for the step at hand only: ``learn`` may change what they follow from. If noise of earlier steps
+        is in the gradient, so it is in them. None: the method cannot say, at no step.
+        """
+        return None
+
     @abstractmethod
     def tensors(self) -> Tensors:
         """What a checkpoint must keep beside ``clip_state``."""
@@ -65,6 +77,39 @@ class Query(ABC):
     @abstractmethod
     def restore(self, clip_state: ClipState, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what ``clip_state`` and ``tensors`` were."""
+
+
+class LineSearch(Query):
+    """A method that also chooses, from the same lot, how far to go: released by the exponential mechanism.
+
+    ``learn`` returns a direction. ``step.py`` has the losses of the lot's records at each of ``lengths`` along it
+    turned into ``scores``, draws one length, the better its score the likelier, and gives it to ``chose``. Both
+    releases of a lot are charged together, before the first of them.
+    """
+
+    @property
+    @abstractmethod
+    def noise_factor(self) -> float:
+        """The noise multiplier of the next step over that of the first."""
+
+    @property
+    @abstractmethod
+    def score_bound(self) -> float:
+        """What one record more adds to a score, at most; it takes nothing off."""
+
+    @abstractmethod
+    def lengths(self) -> list[float]:
+        """How far along the direction one may go; the first is 0."""
+
+    @abstractmethod
+    def scores(self, losses: Tensor) -> Tensor:
+        """What the records of a chunk contribute to the score of each length, from their losses, lengths x records:
+        sensitive, and each record's contribution within [0, ``score_bound``]. Contributions of chunks are added.
+        """
+
+    @abstractmethod
+    def chose(self, number: int, direction: Tensors) -> Tensors:
+        """The gradient for the optimizer, now that the length with this number was drawn."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +132,20 @@ class Method(ABC):
     def query(self, engine: GradientEngine, rule: ClipRule, lot_size: int) -> Query:
         """The method at work on the parameters of ``engine``, clipping by ``rule``, on lots of about ``lot_size``."""
 
+    def clip_shape(self, epochs: int) -> Schedule | None:  # noqa: ARG002
+        """What the clip bound is multiplied by over a run of so many epochs, if it has no schedule; None: it stays."""
+        return None
+
+    @property
+    def keeps_noise(self) -> bool:
+        """Whether the noise keeps its deviation while the clip bound changes, unless the run says otherwise."""
+        return False
+
+    @property
+    def choice(self) -> float | None:
+        """For a line search, whose choices settle the noise: the zCDP of one over that of the first gradient."""
+        return None
+
     @property
     def not_private(self) -> str | None:
         """Why no epsilon holds for it; None for a method with a guarantee."""
@@ -100,3 +159,13 @@ class Method(ABC):
             if getattr(self, field.name) != field.default
         ]
         return ":".join([self.name, *([",".join(changed)] if changed else [])])
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse a ``value`` that is none of ``choices``."""
+    if value not in choices:
+        raise InputError(
+            f"{name} must be one of {', '.join(choices)}, got {value!r}.",
+            why="Each is another reading of the algorithm.",
+            fix=f"Pass {name}={choices[0]}, or leave it out.",
+        )

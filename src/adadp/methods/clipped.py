@@ -1,4 +1,4 @@
-"""The sum of clipped gradients: DP-SGD, and with scales the private ADADP."""
+"""The sum of clipped gradients: DP-SGD, and with scales the private ADADP and DPOPT."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from torch import Tensor
 
 from adadp.clipping import AdaptiveClipRule, ClipRule, ClipState
 from adadp.gradients import Capture, GradientEngine
-from adadp.methods.base import COUNT, GRADIENT, Method, Parts, Query, Tensors
-from adadp.methods.scales import ColumnScales
+from adadp.methods.base import COUNT, GRADIENT, Deviations, Method, Parts, Query, Tensors
+from adadp.methods.scales import Scales
 
 
 class ClippedSum(Query):
     """sum over the lot of w_b D g_b, where D is a public diagonal (``scales``; the identity without) and the weight w_b
     of the clip rule bounds |w_b D g_b|.
 
-    D is multiplied to the sum, not to each gradient: only the norms must be taken in scaled coordinates. The gradient
-    for the optimizer is D times what was released.
+    D is multiplied to the sum, not to each gradient: only the norms must be taken in scaled coordinates. How the
+    gradient for the optimizer follows from what was released in them is said by ``scales``.
     """
 
-    def __init__(
-        self, engine: GradientEngine, rule: ClipRule, lot_size: int, scales: ColumnScales | None = None
-    ) -> None:
+    def __init__(self, engine: GradientEngine, rule: ClipRule, lot_size: int, scales: Scales | None = None) -> None:
         super().__init__(lot_size)
         self._engine, self._rule, self._scales = engine, rule, scales
         self._groups = rule.groups(engine.names)
@@ -66,6 +64,10 @@ class ClippedSum(Query):
         if self._scales is not None:
             gradients = self._scales.learn(gradients, deviation)
         return {name: value.div(self.lot_size) for name, value in gradients.items()}
+
+    def gradient_deviations(self, deviation: float) -> Deviations | None:
+        share = deviation / self.lot_size
+        return dict.fromkeys(self._engine.names, share) if self._scales is None else self._scales.deviations(share)
 
     def tensors(self) -> Tensors:
         return {} if self._scales is None else self._scales.tensors()

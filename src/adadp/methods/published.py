@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from adadp import checks
-from adadp.clipping import AdaptiveClipRule, ClipRule, ClipState
+from adadp.clipping import ClipRule, ClipState
 from adadp.clipping.fixed import layers
 from adadp.errors import InputError
 from adadp.gradients import Capture, GradientEngine
 from adadp.methods.adadp import AdaDp
-from adadp.methods.base import GRADIENT, Method, MethodDefaults, Parts, Query, Tensors
+from adadp.methods.base import GRADIENT, Method, MethodDefaults, Parts, Query, Tensors, check_choice
+from adadp.methods.boxes import Box, BoxQuery, average_into
 from adadp.methods.clipped import ClippedSum
 
 _READINGS = {
@@ -84,7 +85,7 @@ class AdadpPublished(Method):
         return PublishedQuery(self, engine, rule, lot_size)
 
 
-class PublishedQuery(Query):
+class PublishedQuery(BoxQuery):
     """Lines 6 to 20 and 23 of Algorithm 1. NOT PRIVATE: ``_moments`` is made of values that were not released.
 
         s_i  = beta sqrt(E'_i),  sigma_i = sigma* r s_i,  r = sqrt(m)         while Var > threshold: the gate is open
@@ -96,10 +97,8 @@ class PublishedQuery(Query):
     L is the public lot size, also where a mean over the lot is meant. While the gate is closed, the clip rule clips
     each gradient, or the lot's mean, as in DP-SGD. The variance is that over all coordinates of the model.
 
-    Noise is the same in every coordinate of what ``settle`` returns, so with the gate open these are x_i / (r s_i), to
-    which noise of deviation sigma* is added: times r s_i that is sigma_i. Where s_i = 0 there is no noise, and nothing
-    but 0 comes out. With r = sqrt(m) of the whole model one clamped gradient has at most the length 1 in these
-    coordinates (this is Lemma 1); with r of each layer it has up to sqrt(K), and the bound of 1 is only the paper's.
+    With r = sqrt(m) of the whole model one clamped gradient has at most the length 1 in the coordinates x_i / (r s_i)
+    (this is Lemma 1); with r of each layer it has up to sqrt(K), and the bound of 1 is only the paper's.
 
     ==========================================  ======================================================================
     an empty lot                                noise alone is released; E' falls by the factor ``keep``
@@ -110,45 +109,29 @@ class PublishedQuery(Query):
     """
 
     def __init__(self, settings: AdadpPublished, engine: GradientEngine, rule: ClipRule, lot_size: int) -> None:
-        if isinstance(rule, AdaptiveClipRule):
-            raise InputError(
-                f"{settings.name} does not go with a clip bound that is learnt ({rule.name}).",
-                why="Algorithm 1 has a fixed bound C, and learns the bounds of coordinates instead.",
-                fix="Use another clip rule, such as flat.",
-            )
-        super().__init__(lot_size)
-        self._settings, self._engine, self._rule = settings, engine, rule
-        self._groups = rule.groups(engine.names)
-        self._rule_bound = rule.l2_bound(len(self._groups), {})
+        super().__init__(settings.name, engine, rule, lot_size)
+        self._settings = settings
         self._moments = engine.zeros()
         """E'."""
         self._raw: Tensors = {}
         """What ``settle`` has seen of the lot, for ``learn``: never released, and all the same used."""
-        self._box: Tensors | None = None
-        """s; None while the gate is closed."""
         blocks = layers(engine.names) if settings.size == "layer" else (engine.names,)
         sizes = {block: math.sqrt(sum(self._moments[name].numel() for name in block)) for block in blocks}
         self._roots = {name: root for block, root in sizes.items() for name in block}
         """r of every parameter."""
 
     @property
-    def clip_state(self) -> ClipState:
-        return {}
+    def size(self) -> float:
+        return 1.0
 
     def ask(self, capture: Capture) -> Parts:
         settings = self._settings
-        parts: Parts = {}
-        if settings.clip == "lot":
-            parts[GRADIENT] = self._plain_sums(capture)
-        elif self._box is not None:
-            parts[GRADIENT] = capture.clamped_sums(self._box)
-        else:
-            weights = self._weights(capture.square_norms(self._groups))
-            parts[GRADIENT] = capture.weighted_sums(weights, self._groups)
+        sums = self.plain_sums(capture) if settings.clip == "lot" else self.clipped_sums(capture)
+        parts: Parts = {GRADIENT: sums}
         if settings.square == "mean-of-squares":
             parts[_RAW] = capture.square_sums()
         else:
-            parts[_RAW] = parts[GRADIENT] if settings.clip == "lot" else self._plain_sums(capture)
+            parts[_RAW] = sums if settings.clip == "lot" else self.plain_sums(capture)
         return parts
 
     def settle(self, total: Parts | None) -> Parts:
@@ -157,28 +140,15 @@ class PublishedQuery(Query):
             return {GRADIENT: self._engine.zeros()}
         self._raw = total[_RAW]
         sums = total[GRADIENT]
-        if self._settings.clip == "lot":
-            sums = self._clipped_lot(sums)
-        if self._box is not None:
-            sums = {name: _quotient(value, self._box[name]).div_(self._roots[name]) for name, value in sums.items()}
-        return {GRADIENT: sums}
-
-    def l2_bounds(self) -> dict[str, float]:
-        return {GRADIENT: self.clip_factor * self._rule_bound if self._box is None else 1.0}
+        return self.in_units(self._clipped_lot(sums) if self._settings.clip == "lot" else sums)
 
     def learn(self, released: Parts, deviation: float) -> Tensors:  # noqa: ARG002
-        lot_size = self.lot_size
-        factors: Mapping[str, Tensor | float] = dict.fromkeys(self._moments, 1 / lot_size)
-        if self._box is not None:
-            factors = {name: value * (self._roots[name] / lot_size) for name, value in self._box.items()}
-        gradients = {name: value * factors[name] for name, value in released[GRADIENT].items()}
+        gradients = self.gradients(released)
         settings = self._settings
         for name, raw in self._raw.items():
-            mean = raw / lot_size
+            mean = raw / self.lot_size
             squares = mean if settings.square == "mean-of-squares" else mean.square_()
-            moment = self._moments[name]
-            moment.mul_(settings.keep).add_(squares.to(moment.dtype), alpha=1 - settings.keep)
-            moment.clamp_(max=torch.finfo(moment.dtype).max)
+            average_into(self._moments[name], squares, settings.keep)
         self._raw = {}
         self._box = self._next_box()
         return gradients
@@ -191,7 +161,7 @@ class PublishedQuery(Query):
             moment.copy_(tensors[name])
         self._box = self._next_box()
 
-    def _next_box(self) -> Tensors | None:
+    def _next_box(self) -> Box | None:
         """Lines 7 and 9: the bounds of all coordinates, or None where the gate is closed."""
         settings = self._settings
         roots = {name: moment.sqrt() for name, moment in self._moments.items()}
@@ -199,27 +169,19 @@ class PublishedQuery(Query):
         variance = torch.cat([each.flatten() for each in judged.values()]).double().var(correction=0)
         if not variance.item() > settings.threshold:
             return None
-        return {name: root.mul_(settings.beta) for name, root in roots.items()}
-
-    def _weights(self, square_norms: Tensor) -> Tensor:
-        """The weights of the clip rule, its bound being multiplied by the factor of the step."""
-        return self._rule.weights(square_norms / self.clip_factor**2, {})
-
-    def _plain_sums(self, capture: Capture) -> Tensors:
-        """The sum of the gradients as they are."""
-        ones = next(iter(self._moments.values())).new_ones(capture.records, 1)
-        return capture.weighted_sums(ones, [self._engine.names])
+        bounds = {name: root.mul_(settings.beta) for name, root in roots.items()}
+        return Box(bounds, {name: value * self._roots[name] for name, value in bounds.items()})
 
     def _clipped_lot(self, sums: Tensors) -> Tensors:
         """The lot size times the clipped mean of the lot."""
         if self._box is not None:
-            bounds = {name: value * self.lot_size for name, value in self._box.items()}
+            bounds = {name: value * self.lot_size for name, value in self._box.bounds.items()}
             return {name: torch.clamp(value, -bounds[name], bounds[name]) for name, value in sums.items()}
         squares = [
             sum((sums[name] / self.lot_size).double().square().sum() for name in group) for group in self._groups
         ]
         square_norms = torch.stack([torch.as_tensor(each) for each in squares]).unsqueeze(0)
-        weights = self._weights(square_norms)[0]
+        weights = self.weights(square_norms)[0]
         weight_of = {name: weight for group, weight in zip(self._groups, weights, strict=True) for name in group}
         return {name: value * weight_of[name] for name, value in sums.items()}
 
@@ -259,18 +221,3 @@ class Adan(Method):
         if self.source == "raw":
             return AdadpPublished().query(engine, rule, lot_size)
         return AdaDp().query(engine, rule, lot_size)
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Refuse a ``value`` that is none of ``choices``."""
-    if value not in choices:
-        raise InputError(
-            f"{name} must be one of {', '.join(choices)}, got {value!r}.",
-            why="Each is another reading of the algorithm.",
-            fix=f"Pass {name}={choices[0]}, or leave it out.",
-        )
-
-
-def _quotient(values: Tensor, divisors: Tensor) -> Tensor:
-    """``values`` / ``divisors``, and 0 where both are 0: a sum that was clamped to nothing is nothing."""
-    return (values / divisors).nan_to_num_(0.0)

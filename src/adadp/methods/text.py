@@ -6,11 +6,16 @@ from dataclasses import fields
 
 from adadp.errors import InputError
 from adadp.methods.adadp import AdaDp
+from adadp.methods.agd import Agd
 from adadp.methods.base import Method
 from adadp.methods.clipped import DpSgd
+from adadp.methods.dpopt import DpOpt
+from adadp.methods.momentum import DpSgdMomentum
 from adadp.methods.published import AdadpPublished, Adal, Adan
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (AdaDp, DpSgd, Adal, Adan, AdadpPublished)}
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind for kind in (AdaDp, DpSgd, DpSgdMomentum, Agd, Adal, Adan, AdadpPublished, DpOpt)
+}
 """Name -> method; the first is the default."""
 
 

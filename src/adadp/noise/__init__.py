@@ -1,5 +1,6 @@
-"""The one crossing of the trust line: sums of what records contributed go in, noisy values that are public come out."""
+"""The one crossing of the trust line: sums and losses of records go in, noisy values that are public come out."""
 
+from adadp.noise.choice import choose_least, perturbed_least
 from adadp.noise.gaussian import GaussianMechanism
 
-__all__ = ["GaussianMechanism"]
+__all__ = ["GaussianMechanism", "choose_least", "perturbed_least"]

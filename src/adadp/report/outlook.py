@@ -268,7 +268,7 @@ def _row(  # noqa: PLR0917
         lot=plan.lot_size_at(first),
         sigma=plan.noise_multiplier_at(first),
         clip=bound * plan.clip_factor_at(first),
-        lr=None if rate is None else rate.value_at(epoch - 1),
+        lr=None if rate is None else rate.value_of(first, epoch - 1),
         epsilon=epsilon,
         rho=rho,
     )

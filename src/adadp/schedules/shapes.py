@@ -14,6 +14,8 @@ Learning", section IV-A. They look at no data, so following one costs nothing be
 
 Every shape but piecewise can be used in a window: with ``start`` and ``stop`` its epoch 0 is ``start``, and before
 ``start`` and from ``stop`` on the value stays what it is there.
+
+With ``tick`` a schedule counts stretches of so many steps in place of epochs, 1 being every step.
 """
 
 from __future__ import annotations
@@ -40,8 +42,13 @@ class Schedule(ABC):
 
     start: int = field(default=0, kw_only=True)
     stop: int | None = field(default=None, kw_only=True)
+    tick: int | None = field(default=None, kw_only=True)
+    """Steps that count as one epoch does otherwise."""
 
     def __post_init__(self) -> None:
+        if self.tick is not None:
+            why = "It is the number of steps for which the value stays."
+            object.__setattr__(self, "tick", checks.count("tick", self.tick, why=why))
         start = checks.count("start", self.start, minimum=0, why="Epochs are counted from 0.")
         object.__setattr__(self, "start", start)
         if self.stop is not None:
@@ -67,6 +74,11 @@ class Schedule(ABC):
                 fix="Stop earlier, let it decay more slowly, or use a shape with an end value (poly).",
             )
         return value
+
+    @final
+    def value_of(self, step: int, epoch: int) -> float:
+        """The value in ``step``, which belongs to ``epoch``."""
+        return self.value_at(epoch if self.tick is None else step // self.tick)
 
     def scaled(self, factor: float) -> Schedule:
         """The same shape times ``factor`` > 0 at every epoch."""
@@ -208,21 +220,22 @@ class Piecewise(Schedule):
         _keep(self, points=points)
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Piecewise:
-        """The schedule with these values in epochs 0, 1, ..., the last of them for ever."""
+    def of(cls, values: Iterable[float], tick: int | None = None) -> Piecewise:
+        """The schedule with these values in epochs (or stretches of ``tick`` steps) 0, 1, ..., the last for ever."""
         points: list[tuple[int, float]] = []
         for epoch, value in enumerate(values):
             if not points or points[-1][1] != value:
                 points.append((epoch, value))
-        return cls(tuple(points))
+        return cls(tuple(points), tick=tick)
 
     def scaled(self, factor: float) -> Piecewise:
         """The same shape times ``factor`` > 0 at every epoch."""
         factor = checks.positive("factor", factor, why="A schedule stays positive.")
-        return Piecewise(tuple((epoch, factor * value) for epoch, value in self.points))
+        return replace(self, points=tuple((epoch, factor * value) for epoch, value in self.points))
 
     def __str__(self) -> str:
-        return f"{self.shape}:" + ",".join(f"{epoch}={number_text(value)}" for epoch, value in self.points)
+        pieces = [f"{epoch}={number_text(value)}" for epoch, value in self.points]
+        return f"{self.shape}:" + ",".join(pieces + ([] if self.tick is None else [f"tick={self.tick}"]))
 
     def _formula(self, epoch: int) -> float:
         return next(value for begins, value in reversed(self.points) if begins <= epoch)

@@ -27,6 +27,7 @@ SHAPES: dict[str, type[Schedule]] = {
 }
 OPEN = ("s0", "k")
 """Parameters a text may leave open, one of them at a time."""
+TICK = "tick"
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,10 @@ class OpenSchedule:
         return f"{self.kind.shape}:" + ",".join(f"{name}={number_text(value)}" for name, value in self.values)
 
     def _made(self, **more: float) -> Schedule:
-        if self.kind is Piecewise:
-            return Piecewise(tuple((int(epoch), value) for epoch, value in self.values))
         given: dict[str, Any] = dict(self.values)
+        if self.kind is Piecewise:
+            tick = given.pop(TICK, None)
+            return Piecewise(tuple((int(epoch), value) for epoch, value in given.items()), tick=tick)
         return self.kind(**(given if self.unknown is None else given | more))
 
 
@@ -134,7 +136,7 @@ def _split(text: object) -> tuple[str, dict[str, float]]:
         values[key] = _number(key, number)
     if name == Piecewise.shape:
         for key in values:
-            if not key.isdecimal():
+            if not key.isdecimal() and key != TICK:
                 raise InputError(f"{key!r} in the schedule {text!r} is not an epoch.", fix=_usage_of(name))
     return name, values
 
@@ -176,7 +178,7 @@ def _usage_of(name: str) -> str:
 def _usage(kind: type[Schedule] | type[ValidationDecay]) -> str:
     """Which parameters ``kind`` takes, as the last sentence of an error."""
     if kind is Piecewise:
-        return "It takes epoch=value, the first epoch being 0, like piecewise:0=10,20=5."
+        return "It takes epoch=value, the first epoch being 0, like piecewise:0=10,20=5, and tick, a number of steps."
     names = [name if required else f"[{name}]" for name, required in _parameters(kind).items()]
     return f"It takes {', '.join(names)} (those in brackets may be left out), each once, as name=number."
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from adadp.errors import InputError
 from adadp.events import Neighbours
+from adadp.noise import perturbed_least
 from adadp.randomness import RandomSource
 
 _PARTS, _CHOICE = "search/parts", "search/choice"
-_LEAST, _MOST = 2.0**-54, 1 - 2.0**-53
 
 
 def part_size(public: int, settings: int) -> int:
@@ -47,13 +47,8 @@ def parts_of(total: int, settings: int, *, size: int, neighbours: Neighbours, so
 
 
 def choose(errors: Sequence[int], epsilon: float, uniforms: Tensor) -> int:
-    """The exponential mechanism: a number i with probability proportional to exp(-epsilon errors[i] / 2).
-
-    By the largest of -epsilon errors / 2 + Gumbel noise, -log(-log u), from one uniform number in [0, 1) each, kept
-    half a step away from 0 and a step from 1, where the noise would be infinite.
-    """
-    noise = -torch.log(-torch.log(uniforms.clamp(_LEAST, _MOST)))
-    return int(torch.argmax(noise - torch.tensor(errors, dtype=torch.float64) * (epsilon / 2)))
+    """The exponential mechanism: a number i with probability proportional to exp(-epsilon errors[i] / 2)."""
+    return perturbed_least(torch.tensor(errors, dtype=torch.float64) * (epsilon / 2), uniforms)
 
 
 def draw_choice(errors: Sequence[int], epsilon: float, source: RandomSource) -> int:

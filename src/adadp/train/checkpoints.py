@@ -32,6 +32,7 @@ from adadp.ledger import Ledger
 from adadp.plan import Plan
 from adadp.runs import Checkpoint, RunFolder, flatten_optimizer, restore_optimizer
 from adadp.step import PrivateGradients
+from adadp.train.averaging import WeightAverage
 from adadp.train.looks import HELD, Looks
 
 
@@ -99,6 +100,7 @@ def save(
     elapsed: float,
     lost: int,
     looks: Looks | None = None,
+    average: WeightAverage | None = None,
 ) -> None:
     """Replace the checkpoint by the state as it is now. ``clean``: this process will release nothing after it."""
     state = private.state()
@@ -116,10 +118,15 @@ def save(
         "lost": lost,
         "clean": clean,
     }
+    if private.plan.adaptive and looks is None:
+        text["noise"] = str(private.plan.noise)
     if looks is not None:
         text["looks"] = {"values": looks.values, "sigmas": looks.sigmas}
         if looks.held is not None:
             tensors[HELD] = looks.held.to(torch.uint8)
+    if average is not None:
+        text["averaged"] = average.steps
+        tensors |= {f"average/{name}": value for name, value in average.tensors().items()}
     folder.save_checkpoint(private.step, tensors, text, ledger_head=private.ledger.head)
 
 
@@ -143,9 +150,16 @@ def load(folder: RunFolder, ledger: Ledger) -> Checkpoint | None:
     return found
 
 
-def restore(found: Checkpoint, private: PrivateGradients, optimizer: torch.optim.Optimizer) -> None:
-    """Put model, optimizer, lots and clip state back to where they were when ``found`` was saved."""
+def restore(
+    found: Checkpoint,
+    private: PrivateGradients,
+    optimizer: torch.optim.Optimizer,
+    average: WeightAverage | None = None,
+) -> None:
+    """Put model, optimizer, average, lots and clip state back to where they were when ``found`` was saved."""
     _load_model(private.model, _under("model", found.tensors))
+    if average is not None:
+        average.restore(_under("average", found.tensors), found.state["averaged"])
     restore_optimizer(optimizer, _under("optimizer", found.tensors), found.state["optimizer"])
     lots: dict[str, Any] = {}
     if found.state["round"] is not None:

@@ -14,7 +14,7 @@ from adadp.config import TrainConfig, leaves_start_open
 from adadp.errors import InputError
 from adadp.features import extract, extract_both, fixed_first, parse_features
 from adadp.losses import Loss
-from adadp.methods import Method
+from adadp.methods import Method, parse_method
 from adadp.records import Data
 from adadp.schedules import Schedule, tabulated
 from adadp.train.evaluation import Evaluate
@@ -45,10 +45,12 @@ def fit(
     features: str | None = None,
     clip: float | str | ClipRule = 1.0,
     clip_schedule: OverEpochs | None = None,
+    keep_noise: bool | None = None,
     lr: float | OverEpochs | None = None,
     optimizer: str | MakeOptimizer = "sgd",
     momentum: float = 0.0,
     weight_decay: float = 0.0,
+    ema: float | None = None,
     loss: str | Loss = "cross-entropy",
     test: tuple[Tensor, Tensor] | None = None,
     evaluate: Evaluate | None = None,
@@ -80,14 +82,17 @@ def fit(
     ``noise_schedule``, ``clip_schedule``, ``lr`` and ``lot_size`` may change over the epochs: a schedule, its text like
     ``exp:k=0.1``, or any function of the epoch, which is asked once for each of ``epochs`` epochs. The noise is scaled
     so that the run lands on its budget; docs/schedules.md has all that can be left open. ``clip_schedule`` is relative
-    to ``clip``. For a noise schedule ``validation:...`` there is ``validation``: public records to look at, or how many
-    of ``data`` to keep aside, which are private unless ``validation_public``.
+    to ``clip``; with ``keep_noise`` the noise does not follow the bound. For a noise schedule ``validation:...`` there
+    is ``validation``: public records to look at, or how many of ``data`` to keep aside, which are private unless
+    ``validation_public``.
 
     ``method`` is how a lot becomes a gradient: ``adadp`` (with options, ``adadp:power=0.5``), ``dpsgd``, or another one
     of ``adadp.methods``. One that is not private runs only with ``allow_nonprivate``, and its certificate says so.
 
-    ``optimizer`` is sgd, adam, adamw, rms, or a function that makes any other from the list of trained parameters; such
-    an optimizer keeps its own learning rate unless ``lr`` is given. ``seed`` None is secure randomness.
+    ``optimizer`` is sgd, adam, adamw, adambc, rms, or a function that makes any other from the list of trained
+    parameters; such an optimizer keeps its own learning rate unless ``lr`` is given. With ``ema``, such as 0.99, the
+    model that is judged, certified and returned has an exponential average of the weights. ``seed`` None is secure
+    randomness.
     ``public_records`` is used in place of ``len(data)`` where the exact number must stay hidden. ``evaluate(model)``
     returns a number from public data. With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the
     one that is there, given the same data, model and arguments.
@@ -103,7 +108,9 @@ def fit(
     clips = _over_epochs("clip_schedule", clip_schedule, epochs)[1]
     if isinstance(clip, Real) and clips is not None and not leaves_start_open("clip_schedule", clips):
         rule = str(Flat(float(clip)))  # a schedule with numbers of its own is a factor beside a rule
-    rate, rate_schedule = _over_epochs("lr", DEFAULT_RATE if lr is None and make is None else lr, epochs)
+    own = parse_method(str(method)).defaults
+    usual = own.lr if own.lr is not None and own.optimizer == optimizer else DEFAULT_RATE
+    rate, rate_schedule = _over_epochs("lr", usual if lr is None and make is None else lr, epochs)
     lot, lot_schedule = _over_epochs("lot_size", lot_size, epochs)
     kept = validation if isinstance(validation, int) else None
     config = TrainConfig(
@@ -122,12 +129,14 @@ def fit(
         lot_schedule=lot_schedule,
         clip=None if rule else clip,  # type: ignore[arg-type]  # a number: a rule is text here
         clip_schedule=clips,
+        keep_noise=keep_noise,
         clip_rule=rule or "flat",
         lr=rate,
         lr_schedule=rate_schedule,
         optimizer=optimizer if isinstance(optimizer, str) else "python",
         momentum=momentum,
         weight_decay=weight_decay,
+        ema=ema,
         sampling=sampling,
         neighbours=neighbours,
         accountant=accountant,

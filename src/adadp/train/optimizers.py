@@ -10,7 +10,8 @@ from torch import nn
 
 from adadp.config import TrainConfig
 from adadp.errors import InputError
-from adadp.methods import AdaptiveRate
+from adadp.methods import AdamBC, AdaptiveRate
+from adadp.step import PrivateGradients
 from adadp.train.planning import rate_of
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -33,7 +34,8 @@ def make_optimizer(model: nn.Module, config: TrainConfig, make: MakeOptimizer | 
     if (config.optimizer == "python") != (make is not None):
         raise InputError(
             f"The optimizer is {config.optimizer or 'sgd'!r}, and {'a' if make else 'no'} function makes it.",
-            fix="Pass fit(optimizer=...) the function the run was begun with, or a name: sgd, adam, adamw, rms.",
+            fix="Pass fit(optimizer=...) the function the run was begun with, or a name: sgd, adam, adamw, adambc or "
+            "rms.",
         )
     if make is not None:
         return _checked(make(parameters), parameters)
@@ -45,8 +47,29 @@ def make_optimizer(model: nn.Module, config: TrainConfig, make: MakeOptimizer | 
         return torch.optim.SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay)
     if config.optimizer == "rms":
         return AdaptiveRate(parameters, lr, weight_decay=config.weight_decay)
+    if config.optimizer == "adambc":
+        return AdamBC(parameters, lr, weight_decay=config.weight_decay)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, lr=lr, weight_decay=config.weight_decay)
+
+
+def check_noise(optimizer: torch.optim.Optimizer, private: PrivateGradients) -> None:
+    """Refuse an optimizer that subtracts the noise where the method cannot say how large it is. Nothing is released."""
+    if isinstance(optimizer, AdamBC) and private.query.gradient_deviations(1.0) is None:
+        raise InputError(
+            "The method cannot say how large the noise of its gradients is, and the optimizer adambc subtracts it.",
+            why="It follows from values that were not released, or a gradient is not what was released.",
+            fix="Use the method adadp or dpsgd, or another optimizer, such as adam.",
+        )
+
+
+def tell_noise(optimizer: torch.optim.Optimizer, private: PrivateGradients) -> None:
+    """Tell an optimizer that subtracts the noise how large that of the last release was."""
+    if isinstance(optimizer, AdamBC):
+        deviations = private.gradient_deviations
+        assert deviations is not None  # see ``check_noise``
+        parameters = dict(private.model.named_parameters())
+        optimizer.set_noise({parameters[name]: deviation for name, deviation in deviations.items()})
 
 
 def _checked(optimizer: object, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -12,6 +12,7 @@ noise_schedule = validation:...             not known ahead: the plan is its mos
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from adadp.accounting import EpsilonTarget, Filter, RdpFilter, RhoTarget, Target, ZcdpFilter, accountant
@@ -19,6 +20,7 @@ from adadp.clipping import ClipRule, clip_rule
 from adadp.config import AUTO, TrainConfig, require_delta
 from adadp.errors import InputError
 from adadp.features import parse_features, released_stages
+from adadp.methods import Agd, parse_method
 from adadp.plan import Plan
 from adadp.schedules import (
     OpenSchedule,
@@ -46,6 +48,8 @@ def plan_of(config: TrainConfig, records: int) -> Plan:
         return draft
     _refuse_rho_of_samples(config, draft)
     noise = parse_noise(config.noise_schedule or "uniform:")
+    if draft.choice is not None:
+        return _first_try(config, draft, has_length)
     if isinstance(noise, ValidationDecay):
         return _first_noise(config, draft, noise, has_length)
     target = target_of(config)
@@ -113,6 +117,7 @@ def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
     epochs = None if config.epochs == AUTO else config.epochs
     has_length = config.steps is not None or epochs is not None
     rule, clips = _clip(config)
+    method = parse_method(config.method)
     plan = Plan.of_noise(
         noise=0.0 if config.sigma == 0 else 1.0,
         records=records,
@@ -126,7 +131,17 @@ def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
         lots=lots,
         clips=clips,
     )
-    return plan, has_length
+    if clips is None:
+        clips = method.clip_shape(plan.epochs)
+        if clips is not None and not has_length:
+            raise InputError(
+                f"The clip bound of {method} falls over the run, whose length is not known ahead.",
+                fix="Pass epochs or steps, or a clip_schedule of your own.",
+            )
+    keeps = config.keep_noise
+    if keeps is None:
+        keeps = clips is not None and method.keeps_noise
+    return replace(plan, clips=clips, keep_noise=keeps, choice=method.choice), has_length
 
 
 def _clip(config: TrainConfig) -> tuple[ClipRule, Schedule | None]:
@@ -162,17 +177,42 @@ def _first_noise(config: TrainConfig, draft: Plan, noise: ValidationDecay, has_l
     plan = draft.with_noise(Uniform(noise.s0))
     if not has_length:
         # The noise only falls, so no run is longer than that with the noise it begins with.
-        name = "zcdp" if plan.timetable.shares_draws else "rdp"
-        assert config.delta is not None
-        limit: Target = (
-            RhoTarget(config.rho)
-            if config.rho
-            else EpsilonTarget(config.epsilon or 0.0, config.delta, accountant(name))
-        )
+        limit = _limit(config, plan)
         plan.refuse_spent(limit)
         plan = _longest(draft, Uniform(noise.s0), limit)
     filter_of(config, plan).admit(plan.charge_at(0) or plan.event())
     return plan.realised([noise.s0])
+
+
+def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
+    """The plan of a line search, as it begins: so much noise that a part of the budget is left for less of it later."""
+    method = parse_method(config.method)
+    assert isinstance(method, Agd)
+    if config.noise_schedule is not None or config.sigma is not None:
+        given = "sigma" if config.noise_schedule is None else "noise_schedule"
+        raise InputError(
+            f"{given} is given, and {method.name} finds its noise on the way.",
+            why="Only a budget fixed in advance can be certified then.",
+            fix="Pass epsilon (with delta) or rho instead; how much noise it begins with is the method's option start.",
+        )
+    if not has_length:
+        raise InputError(
+            f"The length of a run of {method.name} is not given.",
+            why="Its first noise follows from the budget and the most steps it may take.",
+            fix="Pass steps or epochs.",
+        )
+    planned = draft.scaled_to(_limit(config, draft))
+    begun = planned.with_noise(Uniform(planned.noise_multiplier_at(0) * method.start))
+    return begun.chosen_from(0, begun.noise_multiplier_at(0))
+
+
+def _limit(config: TrainConfig, plan: Plan) -> Target:
+    """The budget of a filter as a target, by the accountant that is nearest to it."""
+    assert config.delta is not None
+    if config.rho is not None:
+        return RhoTarget(config.rho)
+    name = "zcdp" if plan.timetable.shares_draws else "rdp"
+    return EpsilonTarget(config.epsilon or 0.0, config.delta, accountant(name))
 
 
 def _refuse_rho_of_samples(config: TrainConfig, draft: Plan) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -20,11 +20,14 @@ from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.report.certificate import make_certificate, model_metadata
 from adadp.runs import RunFolder
+from adadp.schedules import parse_schedule
 from adadp.step import PrivateGradients
 from adadp.train import checkpoints
+from adadp.train.averaging import WeightAverage
 from adadp.train.checkpoints import Paid
 from adadp.train.evaluation import Evaluate
 from adadp.train.looks import Looks
+from adadp.train.optimizers import check_noise, tell_noise
 from adadp.train.planning import rate_of
 from adadp.train.result import Status, TrainResult
 from adadp.train.stopping import random_layers, stop_requests
@@ -48,8 +51,10 @@ class Run:
         budget: Filter | None = None,
     ) -> None:
         """``looks`` and ``budget`` belong to noise that is chosen on the way: who chooses it, and what it may spend."""
+        check_noise(optimizer, private)
         self.private, self.optimizer, self.config = private, optimizer, config
         self.model = private.model
+        self.average = None if config.ema is None else WeightAverage(self.model, config.ema)
         self.looks, self.budget = looks, budget
         self.folder, self.evaluate, self.watch = folder, evaluate, watch
         self.rate = rate_of(config)
@@ -90,8 +95,10 @@ class Run:
             looks.restore(**found.state["looks"], private=private)
             charge = looks.charge(private)
             others = [] if charge is None else [charge] * len(looks.values)
+        elif self.plan.adaptive:
+            private.plan = self.plan.with_noise(parse_schedule(found.state["noise"]))
         paid = Paid(self.plan, private.ledger.charges, found.step, others)
-        checkpoints.restore(found, private, self.optimizer)
+        checkpoints.restore(found, private, self.optimizer, self.average)
         folder.rewind_metrics(found.step)
         self._before, self.lost, self._clean = (found.state[name] for name in ("elapsed", "lost", "clean"))
         if private.source.reproducible:
@@ -138,13 +145,16 @@ class Run:
         private, plan, step = self.private, self.plan, self.private.step
         if self.rate is not None:
             for group in self.optimizer.param_groups:
-                group["lr"] = self.rate.value_at(plan.epoch_of(step))
+                group["lr"] = self.rate.value_of(step, plan.epoch_of(step))
         try:
             private.release(paid=self.paid.take(plan.charge_at(step)))
         except BudgetExceeded:
             return False
         self._whole = False
+        tell_noise(self.optimizer, private)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         self._whole = True
         return True
 
@@ -154,10 +164,15 @@ class Run:
         if self.looks is None or step == plan.steps or not self.looks.is_due(self.private):
             return True
         try:
-            self.validation_accuracy = self.looks.epoch_is_over(self.private, self.paid.take)
+            with self.judged():
+                self.validation_accuracy = self.looks.epoch_is_over(self.private, self.paid.take)
         except BudgetExceeded:
             return False
         return True
+
+    def judged(self) -> AbstractContextManager[None]:
+        """Meanwhile the model has the weights it is judged by: their average, if there is one."""
+        return nullcontext() if self.average is None else self.average.looked_at()
 
     def tell(self) -> None:
         """What is logged and shown after a step."""
@@ -192,7 +207,8 @@ class Run:
                 record["validation_accuracy"] = self.validation_accuracy
         every = self.config.evaluate_every
         if self.evaluate is not None and every is not None and epoch % every == 0 and step < self.plan.steps:
-            self.accuracy = record["test_accuracy"] = self.evaluate(self.model)
+            with self.judged():
+                self.accuracy = record["test_accuracy"] = self.evaluate(self.model)
         record["seconds"] = round(self.elapsed, 3)
         if self.folder is not None:
             self.folder.log(record)
@@ -216,6 +232,7 @@ class Run:
                 elapsed=self.elapsed,
                 lost=self.lost,
                 looks=self.looks,
+                average=self.average,
             )
 
     def finish(
@@ -227,6 +244,9 @@ class Run:
     ) -> TrainResult:
         """Measure, certify and save. A kill on the way leaves a checkpoint from which all of it is done again."""
         seconds = self.elapsed
+        if self.average is not None:
+            self.average.put_in()
+            notes = [*notes, self.average.note]
         accuracy = None if self.evaluate is None else self.evaluate(self.model)
         tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         certificate = make_certificate(

@@ -96,7 +96,7 @@ def train(
         )
     made = make_optimizer(model, config, optimizer)
     with ExitStack() as stack:
-        budget = None if decay is None else filter_of(config, plan)
+        budget = filter_of(config, plan) if plan.adaptive else None
         rule: BudgetRule = PlannedBudget(plan.event()) if budget is None else budget
         place = _Place(folder, out, config, rule, stack)
         private = PrivateGradients(

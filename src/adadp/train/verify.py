@@ -27,10 +27,11 @@ from typing import Any
 from adadp.errors import AdaDPError, InputError
 from adadp.events import describe
 from adadp.ledger import BudgetRule, LedgerRecord, PlannedBudget, read_ledger
+from adadp.methods import Agd, parse_method
 from adadp.plan import Plan
 from adadp.report.certificate import make_certificate, tensors_digest
 from adadp.runs import RunFolder, certificate_digest
-from adadp.schedules import parse_schedule
+from adadp.schedules import Piecewise, parse_schedule
 from adadp.train.planning import decay_of, filter_of, plan_of
 from adadp.train.searched import Search
 
@@ -129,7 +130,7 @@ class _Finished:
         if asked.adaptive:
             self._check_choices()
         elif asked.noise is not None and stated.noise is not None:
-            steps = (asked.timetable.first_step(epoch) for epoch in range(asked.epochs))
+            steps = range(asked.steps)
             pairs = [(asked.noise_multiplier_at(step), stated.noise_multiplier_at(step)) for step in steps]
             close = all(math.isclose(*pair, rel_tol=_CLOSE) for pair in pairs)
         if not close or stated.describe() != self.certificate["plan"]:
@@ -141,12 +142,30 @@ class _Finished:
     def _check_choices(self) -> None:
         """Noise that was chosen on the way is what it began with times k, again and again, and never rises."""
         decay, stated = decay_of(self.folder.config), self._stated.noise
-        assert decay is not None
         assert stated is not None
+        if decay is None:
+            self._check_tries()
+            return
         sigmas = stated.values(self._stated.epochs)
         for before, after in zip([decay.s0, *sigmas], sigmas, strict=False):
             if not any(math.isclose(after, before * factor, rel_tol=_CLOSE) for factor in (1.0, decay.k)):
                 raise InputError(f"The noise {stated} is none that {decay} can choose.")
+
+    def _check_tries(self) -> None:
+        """The noise of a line search goes through the values of its rule, one raise of the budget at a time."""
+        method, stated = parse_method(self.folder.config.method), self._stated.noise
+        assert isinstance(method, Agd)
+        assert isinstance(stated, Piecewise)
+        first, raises = stated.points[0][1], {0}
+        for _, sigma in stated.points:  # with gamma = 1 a value alone does not tell how often the budget was raised
+            raises = {
+                number
+                for before in raises
+                for number, fresh in ((before, True), (before + 1, False))
+                if math.isclose(sigma, first * method.noise_factor(number, fresh=fresh), rel_tol=_CLOSE)
+            }
+            if not raises:
+                raise InputError(f"The noise {stated} is none that {method} can choose.")
 
     def _budget(self) -> BudgetRule:
         """A fresh copy of what the ledger must have been begun with."""

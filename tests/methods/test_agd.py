@@ -1,0 +1,281 @@
+"""AGD: what a record can do to a score, what is drawn, averaged and charged, and whole runs held to their budget."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from adadp import read_ledger
+from adadp.clipping import Flat
+from adadp.config import TrainConfig
+from adadp.errors import InputError, Interrupted
+from adadp.events import AdaptivelyChosen, GaussianRelease, PoissonSampled, Selection, flatten
+from adadp.gradients import GradientEngine
+from adadp.losses import cross_entropy
+from adadp.methods import Agd, AgdQuery
+from adadp.methods.base import GRADIENT
+from adadp.noise import choose_least
+from adadp.plan import Plan
+from adadp.randomness import SeededSource
+from adadp.runs import RunFolder
+from adadp.train import fit, verify_run
+from adadp.train.planning import plan_of
+from adadp.zoo import load
+
+DATA = load("cancer").train
+SETTINGS = {"delta": 1e-4, "lot_size": 56, "method": "agd", "epsilon": 3.0, "steps": 25, "clip": 1.0}
+FULL = {"delta": 1e-4, "lot_size": 560, "method": "agd:score=loss,c_obj=1", "rho": 0.2, "steps": 25, "clip": 1.0}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Linear(9, 2)
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([value.detach().flatten() for value in model.parameters()])
+
+
+ENGINE = GradientEngine(network(), cross_entropy, (DATA[0][:2], DATA[1][:2]))
+
+
+def query_of(settings: Agd) -> AgdQuery:
+    query = settings.query(ENGINE, Flat(1.0), 10)
+    assert isinstance(query, AgdQuery)
+    return query
+
+
+# Scores and the choice --------------------------------------------------------------------------------------------
+
+numbers = st.floats(-10, 10) | st.sampled_from([math.nan, math.inf, -math.inf, 1e30, -1e30])
+
+
+@pytest.mark.parametrize("score", ["gain", "loss"])
+@given(losses=st.lists(st.lists(numbers, min_size=4, max_size=4), min_size=1, max_size=5))
+def test_one_record_more_moves_every_score_up_and_by_no_more_than_the_bound(score, losses):
+    query = query_of(Agd(score=score, c_obj=0.3, grid=3))
+    records = torch.tensor(losses, dtype=torch.float64).T
+    moved = query.scores(records) - query.scores(records[:, :-1])
+    assert bool((moved >= -1e-12).all())
+    assert bool((moved <= query.score_bound + 1e-12).all())
+    assert query.score_bound == (0.6 if score == "gain" else 0.3)
+
+
+def test_scores_tell_better_lengths_from_worse():
+    losses = torch.tensor([[1.0, 1.0], [0.9, 0.8], [1.2, 0.9]])
+    gain = query_of(Agd(score="gain", c_obj=0.5)).scores(losses)
+    torch.testing.assert_close(gain - gain[0], torch.tensor([0.0, -0.3, 0.1]))
+    torch.testing.assert_close(query_of(Agd(score="loss", c_obj=1.0)).scores(losses), torch.tensor([2.0, 1.7, 1.9]))
+
+
+def test_losses_along_a_direction_are_those_of_the_moved_model_which_comes_back_bit_for_bit():
+    model = network()
+    engine = GradientEngine(model, cross_entropy, (DATA[0][:2], DATA[1][:2]))
+    batch = (DATA[0][:7], DATA[1][:7])
+    before = weights(model).clone()
+    direction = {name: torch.randn_like(value) for name, value in model.named_parameters()}
+    found = engine.losses_along(batch, direction, [0.0, 0.3, 2.0])
+    assert torch.equal(weights(model), before)
+    assert not found.requires_grad
+    for row, length in zip(found, (0.0, 0.3, 2.0), strict=True):
+        moved = network()
+        with torch.no_grad():
+            for name, value in moved.named_parameters():
+                value.sub_(length * direction[name])
+        torch.testing.assert_close(row, cross_entropy(moved, *batch).detach())
+
+    def failing(*_):
+        raise RuntimeError("no")
+
+    engine.loss = failing
+    with pytest.raises(RuntimeError):
+        engine.losses_along(batch, direction, [5.0])
+    assert torch.equal(weights(model), before)
+
+
+def drawn(epsilon: float, losses: torch.Tensor, times: int = 4000) -> list[float]:
+    source = SeededSource(3)
+    counts = torch.zeros(len(losses))
+    for step in range(times):
+        counts[choose_least(losses, bound=2.0, epsilon=epsilon, source=source, step=step, purpose="choice")] += 1
+    return (counts / times).tolist()
+
+
+def test_a_choice_has_the_probabilities_of_the_exponential_mechanism_and_a_twin_is_caught():
+    losses = torch.tensor([3.0, 1.0, 0.0, 5.0])
+    exact = torch.softmax(-losses.double() * 1.5 / 2.0, 0).tolist()
+    assert drawn(1.5, losses) == pytest.approx(exact, abs=0.025)
+    assert drawn(0.75, losses) != pytest.approx(exact, abs=0.025)
+    assert drawn(0.0, losses) == pytest.approx([0.25] * 4, abs=0.025)
+    assert choose_least(losses, bound=1, epsilon=math.inf, source=SeededSource(0), step=0, purpose="choice") == 2
+
+
+@pytest.mark.parametrize("losses", [[], [1.0, math.nan], [math.inf, 0.0]])
+def test_a_choice_without_finite_losses_is_refused_without_telling_them(losses):
+    with pytest.raises(InputError, match="nothing to choose from, or a loss is not finite"):
+        choose_least(torch.tensor(losses), bound=1, epsilon=1, source=SeededSource(0), step=0, purpose="choice")
+
+
+# One try ----------------------------------------------------------------------------------------------------------
+
+
+def released(*rows: float) -> dict:
+    weight = torch.tensor(rows, dtype=torch.float64).reshape(2, 9)
+    return {GRADIENT: {"weight": weight, "bias": torch.zeros(2, dtype=torch.float64)}}
+
+
+def test_after_a_zero_the_noisy_gradients_are_averaged_by_their_precision():
+    query = query_of(Agd(gamma=0.1))
+    one, two = torch.randn(18).tolist(), torch.randn(18).tolist()
+    assert query.noise_factor == 1
+    direction = query.learn(released(*one), deviation=2.0)
+    assert torch.linalg.vector_norm(direction["weight"]) == pytest.approx(1)
+    still = query.chose(0, direction)
+    assert float(still["weight"].abs().max()) == 0
+    assert query.noise_factor == pytest.approx(math.sqrt(1 / 0.1))  # what is missing to 1.1 times the precision
+    again = query.learn(released(*two), deviation=2.0 * query.noise_factor)
+    expected = (torch.tensor(one) / 1 + torch.tensor(two) * 0.1) / 1.1
+    torch.testing.assert_close(again["weight"].flatten(), (expected / expected.norm()).double(), rtol=1e-6, atol=1e-7)
+    query.chose(3, again)
+    assert query.noise_factor == pytest.approx(1 / math.sqrt(1.1))
+    fresh = query.learn(released(*two), deviation=1.0)
+    torch.testing.assert_close(fresh["weight"].flatten(), torch.tensor(two).double() / torch.tensor(two).norm())
+
+
+def test_the_model_moves_by_the_length_that_was_chosen_and_the_grid_follows_the_longest():
+    query = query_of(Agd(grid=4, longest=2.0, tau=3, eta=0.5))
+    direction = query.learn(released(*torch.randn(18).tolist()), deviation=1.0)
+    assert query.lengths() == [0.0, 0.5, 1.0, 1.5, 2.0]
+    for number in (1, 3, 0, 2):
+        move = query.chose(number, direction)
+        assert math.hypot(*(float(value.norm()) for value in move.values())) == pytest.approx(0.5 * number)
+    assert query.lengths()[-1] == pytest.approx(1.5 * 1.5)  # three steps were taken, the longest of 1.5
+
+
+def test_without_noise_the_choice_is_the_best_one():
+    result = fit(network(), DATA, sigma=0.0, steps=8, lot_size=560, method="agd", allow_nonprivate=True, test=DATA)
+    assert result.certificate["private"] is False
+    assert result.test_accuracy > 0.9
+
+
+# Whole runs -------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_one_charge_of_gradient_and_choice_on_one_lot(tmp_path):
+    result = fit(network(), DATA, seed=0, out=tmp_path / "run", test=DATA, **SETTINGS)
+    assert result.epsilon == 3.0
+    assert result.certificate["accountant"] == "rdp-filter"
+    charges = read_ledger(tmp_path / "run" / "ledger.jsonl").charges
+    assert sum(charges.values()) == result.certificate["steps_done"] == 25
+    first = result.plan.noise_multiplier_at(0)
+    for event in charges:
+        assert isinstance(event, AdaptivelyChosen)
+        assert isinstance(event.event, PoissonSampled)
+        gaussian, choice = event.event.event.events
+        assert isinstance(gaussian, GaussianRelease)
+        assert isinstance(choice, Selection)
+        assert choice.epsilon == pytest.approx(2 * math.sqrt(0.25) / first)
+    assert len(charges) > 1, "the noise never changed"
+    assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
+    assert result.test_accuracy > 0.8
+
+
+def test_full_batches_are_held_to_rho(tmp_path):
+    result = fit(network(), DATA, seed=0, out=tmp_path / "run", **FULL)
+    assert result.certificate["accountant"] == "zcdp-filter"
+    charges = read_ledger(tmp_path / "run" / "ledger.jsonl").charges
+    spent = 0.0
+    for event, count in charges.items():
+        for leaf, times in flatten(event.event.event).items():
+            own = 0.5 / leaf.noise_multiplier**2 if isinstance(leaf, GaussianRelease) else leaf.epsilon**2 / 8
+            spent += count * times * own
+    assert 0.3 * 0.2 < spent <= 0.2
+    assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
+
+
+def test_the_run_stops_before_the_budget_is_passed(tmp_path):
+    settings = {**FULL, "method": "agd:score=loss,c_obj=1,start=1,gamma=1", "steps": 40, "rho": 0.01}
+    result = fit(network(), DATA, seed=0, out=tmp_path / "run", **settings)
+    assert 0 < result.certificate["steps_done"] < 40
+    assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, FULL], ids=["sampled", "full"])
+def test_a_seeded_run_that_was_killed_ends_bit_for_bit_as_if_nothing_had_happened(tmp_path, settings):
+    whole = fit(network(), DATA, seed=0, **settings)
+
+    def kill(status) -> None:
+        if status.step == 17:
+            raise KeyboardInterrupt
+
+    with pytest.raises((KeyboardInterrupt, Interrupted)):
+        fit(network(), DATA, seed=0, out=tmp_path / "run", watch=kill, checkpoint_every=5, **settings)
+    again = fit(network(), DATA, seed=0, out=tmp_path / "run", resume=True, checkpoint_every=5, **settings)
+    assert torch.equal(weights(whole.model), weights(again.model))
+    assert str(whole.plan.noise) == str(again.plan.noise)
+    assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
+
+
+def test_a_secure_run_leaves_out_what_was_lost_and_stays_within_its_budget(tmp_path):
+    def kill(status) -> None:
+        if status.step == 9:
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        fit(network(), DATA, out=tmp_path / "run", watch=kill, checkpoint_every=5, **SETTINGS)
+    again = fit(network(), DATA, out=tmp_path / "run", resume=True, checkpoint_every=5, **SETTINGS)
+    assert again.certificate["steps_lost"] >= 4
+    assert sum(read_ledger(tmp_path / "run" / "ledger.jsonl").charges.values()) == 25
+    assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
+
+
+def test_noise_that_the_rule_cannot_choose_does_not_verify(tmp_path):
+    fit(network(), DATA, seed=0, out=tmp_path / "run", **SETTINGS)
+    path = tmp_path / "run" / "certificate.json"
+    certificate = json.loads(path.read_text(encoding="utf-8"))
+    noise = certificate["plan"]["noise"]
+    certificate["plan"]["noise"] = noise.replace(",tick=1", ",24=1.234,tick=1")
+    path.write_text(json.dumps(certificate), encoding="utf-8")
+    failed = {check.name: check.detail for check in verify_run(RunFolder.open(tmp_path / "run")) if not check.passed}
+    assert "none that agd can choose" in failed["plan"]
+
+
+def asked(**changes) -> TrainConfig:
+    base = TrainConfig("cancer", model="linear", method="agd", epsilon=1.0, delta=1e-5, steps=9, lot=60, clip=1.0)
+    return base.replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sigma": 2.0}, "sigma is given, and agd finds its noise"),
+        ({"noise_schedule": "exp:k=0.1"}, "noise_schedule is given, and agd finds its noise"),
+        ({"rho": 0.1}, "lots are sampled"),
+        ({"neighbours": "replace-one"}, "replace-one"),
+        ({"method": "agd:score=best"}, "score must be one of"),
+        ({"method": "agd:gamma=0"}, "gamma must be"),
+        ({"method": "agd:grid=0"}, "grid must be"),
+    ],
+)
+def test_what_cannot_be_is_refused_ahead(changes, message):
+    with pytest.raises(Exception, match=message):
+        plan_of(asked(**changes), 600)
+
+
+def test_the_first_noise_leaves_room_for_less_of_it():
+    lasting, begun = plan_of(asked(method="agd:start=1"), 600), plan_of(asked(), 600)
+    assert begun.noise_multiplier_at(0) == pytest.approx(1.5 * lasting.noise_multiplier_at(0))
+    assert begun.choice_epsilon == pytest.approx(lasting.choice_epsilon / 1.5)
+
+
+def test_replacing_a_record_is_charged_twice_the_range_of_a_choice():
+    plan = Plan(600, 600, 3, None, Flat(1.0), neighbours="replace-one", choice=0.25).with_noise(
+        Plan.of_noise(noise=2.0, records=600, lot_size=600, steps=3).noise
+    )
+    assert plan.release_at(0).events[-1].epsilon == pytest.approx(2 * plan.choice_epsilon)
