@@ -114,14 +114,17 @@ def measured(config: TrainConfig) -> dict[str, Any]:
 
 
 def one_run(config: TrainConfig) -> dict[str, Any]:
+    """What one run came to; with ``evaluate_every`` also its accuracy at every look, the last one at its end."""
     with tempfile.TemporaryDirectory() as place:
         started = time.perf_counter()
         result = launch.start(config, Path(place) / "run")
         whole = time.perf_counter() - started
-        checks = verify_run(RunFolder.open(Path(place) / "run"))
+        folder = RunFolder.open(Path(place) / "run")
+        checks = verify_run(folder)
+        looks = {line["step"]: round(line["test_accuracy"], 4) for line in folder.metrics() if "test_accuracy" in line}
     failed = [check.name for check in checks if not check.passed]
     if failed:
-        raise SystemExit(f"{config.data} with seed {config.seed} does not verify: {', '.join(failed)}")
+        raise SystemExit(f"{config.as_command()} does not verify: {', '.join(failed)}")
     certificate = result.certificate
     print(f"{config.as_command()}: {result.test_accuracy:.4f} in {result.seconds:.0f} s", flush=True)
     return {
@@ -137,7 +140,7 @@ def one_run(config: TrainConfig) -> dict[str, Any]:
         "seconds_with_loading": round(whole, 1),
         "neighbours": certificate["neighbours"],
         "verified": True,
-    }
+    } | ({} if config.evaluate_every is None else {"curve": [looks[step] for step in sorted(looks)]})
 
 
 def table(results: dict[str, dict[str, Any]], *, readme: bool = False) -> str:

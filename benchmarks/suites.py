@@ -34,22 +34,18 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import torch
-from accuracy import ROOT, measured_so_far
+from accuracy import ROOT, measured_so_far, one_run
 from filelock import FileLock
 from harness import table
 from table1 import write_between_marks
 
-from adadp import launch
 from adadp.config import TrainConfig
-from adadp.runs import RunFolder
-from adadp.train.verify import verify_run
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -198,36 +194,6 @@ def locked(results: Path) -> FileLock:
     """One process at a time. The lock is no file beside the results, where it would be left behind."""
     name = hashlib.sha256(str(results.resolve()).encode()).hexdigest()[:16]
     return FileLock(Path(tempfile.gettempdir()) / f"adadp-results-{name}.lock")
-
-
-def one_run(config: TrainConfig) -> dict[str, Any]:
-    """What one run came to; with ``evaluate_every`` also its accuracy at every look, the last one at its end."""
-    with tempfile.TemporaryDirectory() as place:
-        started = time.perf_counter()
-        result = launch.start(config, Path(place) / "run")
-        whole = time.perf_counter() - started
-        folder = RunFolder.open(Path(place) / "run")
-        checks = verify_run(folder)
-        looks = {line["step"]: round(line["test_accuracy"], 4) for line in folder.metrics() if "test_accuracy" in line}
-    failed = [check.name for check in checks if not check.passed]
-    if failed:
-        raise SystemExit(f"{config.as_command()} does not verify: {', '.join(failed)}")
-    certificate = result.certificate
-    print(f"{config.as_command()}: {result.test_accuracy:.4f} in {result.seconds:.0f} s", flush=True)
-    return {
-        "seed": config.seed,
-        "test_accuracy": result.test_accuracy,
-        "epsilon": certificate["epsilon"],
-        "claimed": certificate.get("claimed_by_paper", {}).get("epsilon"),
-        "sigma": result.plan.noise_multiplier_at(0),
-        "noise": certificate["plan"]["noise"],
-        "steps": certificate["steps_done"],
-        "epochs": result.plan.epoch_of(certificate["steps_done"] - 1) + 1,
-        "seconds": round(result.seconds, 1),
-        "seconds_with_loading": round(whole, 1),
-        "neighbours": certificate["neighbours"],
-        "verified": True,
-    } | ({} if config.evaluate_every is None else {"curve": [looks[step] for step in sorted(looks)]})
 
 
 def section(collection: Collection, name: str, content: Suite, done: Measured) -> str:

@@ -224,9 +224,9 @@ def test_the_batches_of_a_reshuffled_epoch_survive_a_stop(tmp_path):
     met = Counter()
     batch = PrivateGradients._sum_of_lot
 
-    def counted(self, step):
-        met.update(self.lots.lot(step).tolist())
-        return batch(self, step)
+    def counted(self, lot):
+        met.update(lot.tolist())
+        return batch(self, lot)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PrivateGradients, "_sum_of_lot", counted)

@@ -186,6 +186,21 @@ def test_a_step_is_one_charge_of_gradient_and_choice_on_one_lot(tmp_path):
     assert result.test_accuracy > 0.8
 
 
+def test_direction_and_choice_look_at_the_same_records(monkeypatch):
+    seen = []
+    for name in ("capture", "losses_along"):
+        whole = getattr(GradientEngine, name)
+
+        def noting(self, batch, *rest, whole=whole, name=name):
+            seen.append((name, batch[0].clone()))
+            return whole(self, batch, *rest)
+
+        monkeypatch.setattr(GradientEngine, name, noting)
+    fit(network(), DATA, **{**SETTINGS, "steps": 4})  # secure randomness: a lot cannot be drawn a second time
+    assert [name for name, _ in seen] == ["capture", "losses_along"] * 4
+    assert all(torch.equal(one, other) for (_, one), (_, other) in zip(seen[::2], seen[1::2], strict=True))
+
+
 def test_full_batches_are_held_to_rho(tmp_path):
     result = fit(network(), DATA, seed=0, out=tmp_path / "run", **FULL)
     assert result.certificate["accountant"] == "zcdp-filter"

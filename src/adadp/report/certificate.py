@@ -25,6 +25,7 @@ from adadp.ledger import LedgerRecord
 from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.runs import certificate_digest
+from adadp.schedules import Piecewise, parse_schedule
 
 FORMAT = 1
 
@@ -168,7 +169,7 @@ def plain_words(certificate: Mapping[str, Any]) -> str:
         f"One record is: {certificate['record']}",
         f"{certificate['steps_done']} of {plan['steps']} steps of {certificate['method']}{lost}, "
         f"{certificate['sampling']} lots of about "
-        f"{plan['lot_size']} of {plan['records']} records, clip {plan['clip']}, noise {plan['noise']}.",
+        f"{plan['lot_size']} of {plan['records']} records, clip {plan['clip']}, noise {_noise(plan)}.",
         f"By {certificate['accountant']}, between {certificate['epsilon_low']:.6g} and "
         f"{certificate['epsilon_high']:.6g}; other accountants: {checks}."
         if checks
@@ -186,6 +187,16 @@ def plain_words(certificate: Mapping[str, Any]) -> str:
     lines += [f"Note: {each}" for each in certificate["notes"]]
     lines += [f"Not charged: {each}" for each in certificate["not_charged"]]
     return "\n".join(lines)
+
+
+def _noise(plan: Mapping[str, Any]) -> str:
+    """The noise of a plan; of noise that changed from step to step, what it began and ended with."""
+    noise = parse_schedule(plan["noise"])
+    clips = f", kept while the clip bound is multiplied by {plan['clip_factors']}" if plan.get("keep_noise") else ""
+    if not (isinstance(noise, Piecewise) and noise.tick == 1):
+        return f"{noise}{clips}"
+    (_, first), (_, last) = noise.points[0], noise.points[-1]
+    return f"chosen {len(noise.points)} times on the way, {first:.4g} at first and {last:.4g} in the end{clips}"
 
 
 def _figures(answer: Answer | None) -> dict[str, float]:

@@ -34,7 +34,7 @@ else:
 
 Setting = dict[str, Any]
 
-_FLOATS = ("lr", "clip", "momentum", "weight_decay")
+_FLOATS = ("lr", "clip", "momentum", "weight_decay", "ema")
 _COUNTS = ("lot", "epochs", "steps")
 _TEXTS = (
     "lr_schedule",

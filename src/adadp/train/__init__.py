@@ -6,7 +6,7 @@ evaluation.py looks at public test data.                            checkpoints.
 optimizers.py by name, or made by the caller.                       stopping.py Ctrl-C, and the seeds of random layers.
 verify.py a finished run checked against itself.                    result.py what comes out.
 looks.py noise that follows validation records.                     searched.py what a search among settings was.
-preparing.py features that are released before the first step.
+preparing.py features that are released before the first step.      averaging.py an average of the weights.
 """
 
 from adadp.train.fitting import fit
