@@ -25,7 +25,7 @@ class Agd(Method):
     zCDP, of which the last one counts. See docs/methods/agd.md.
 
     ``share`` is the zCDP of a choice over that of the first gradient. The first noise is ``start`` times what would
-    last for the whole run: what is left over is for the growth. ``c_obj`` bounds what one record contributes to a
+    last for the whole run: at 1 every raise shortens it, above there is something left for them. ``c_obj`` bounds what one record contributes to a
     score, its loss or with ``score`` gain how much its loss changes. The grid reaches from 0 to ``longest``; every
     ``tau`` steps taken to (1 + ``eta``) times the longest of them.
     """
@@ -35,8 +35,8 @@ class Agd(Method):
 
     score: str = "gain"
     c_obj: float = 0.1
-    share: float = 0.25
-    start: float = 1.5
+    share: float = 0.1
+    start: float = 1.0
     gamma: float = 0.1
     grid: int = 10
     longest: float = 1.0
