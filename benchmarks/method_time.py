@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -120,7 +120,7 @@ def side(method: str, case: Case, data: tuple[Tensor, Tensor], stack: ExitStack)
     plan = Plan.of_noise(noise=1.0, records=case.records, lot_size=case.lot, steps=STEPS_PLANNED, clip=1.0)
     budget: PlannedBudget | RdpFilter = PlannedBudget(plan.event())
     if settings.choice is not None:
-        plan = replace(plan, choice=settings.choice).chosen_from(0, 1.0)
+        plan = plan.for_choices(settings.choice)
         budget = RdpFilter(epsilon=1e6, delta=1e-5, orders=(8.0,))
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     ledger = stack.enter_context(Ledger.create(Path(folder) / "ledger.jsonl", budget=budget))

@@ -160,6 +160,10 @@ class Plan:
         """The plan of a run whose noise is chosen on the way and was ``sigmas`` in its epochs so far."""
         return replace(self, noise=Piecewise.of(sigmas), adaptive=True)
 
+    def for_choices(self, share: float) -> Plan:
+        """The plan of a line search that begins with the noise of this one; ``share`` is ``Method.choice``."""
+        return replace(self, choice=share).chosen_from(0, self.noise_multiplier_at(0))
+
     def chosen_from(self, step: int, sigma: float) -> Plan:
         """The plan of a run whose noise is chosen step by step, and from ``step`` on is ``sigma`` for all we know."""
         noise = self.noise

@@ -73,6 +73,7 @@ class PrivateGradients:
                 why=method.not_private,
                 fix="Use adadp, or pass allow_nonprivate if that is what you want; no epsilon holds then.",
             )
+        _check_choices(method, plan)
         first = next(model.parameters(), torch.empty(0))
         self.model = model
         self.plan = plan
@@ -209,6 +210,22 @@ class PrivateGradients:
         self.step = checks.count("step", state["step"], minimum=0)
         self.query.restore(state["clip"], state["method"])
         self.lots.restore(state["lots"])
+
+
+def _check_choices(method: Method, plan: Plan) -> None:
+    """A method that chooses from every lot has a plan that charges for it, and only such a method has one."""
+    if method.choice == plan.choice and (method.choice is None or plan.noise is None or plan.adaptive):
+        return
+    if method.choice is None:
+        raise InputError(
+            f"The plan charges for a choice from every lot, and the method {method} makes none.",
+            fix="Plan without choice.",
+        )
+    raise InputError(
+        f"The method {method} chooses from every lot, and the plan does not charge for it.",
+        why="Its choices are releases, and its noise follows from them.",
+        fix="Pass plan.for_choices(method.choice), and a ledger whose budget is an RdpFilter or ZcdpFilter.",
+    )
 
 
 def _added(total: Parts, parts: Parts) -> Parts:

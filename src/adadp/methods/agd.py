@@ -16,6 +16,8 @@ from adadp.methods.base import GRADIENT, Deviations, LineSearch, Method, MethodD
 from adadp.methods.clipped import ClippedSum
 
 _AVERAGE, _NUMBERS = "average/", "numbers"
+_FARTHEST = 1000.0
+"""Losses beyond so many times ``c_obj`` count as that before their difference is taken."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,9 @@ class Agd(Method):
     zCDP, of which the last one counts. See docs/methods/agd.md.
 
     ``share`` is the zCDP of a choice over that of the first gradient. The first noise is ``start`` times what would
-    last for the whole run: at 1 every raise shortens it, above there is something left for them. ``c_obj`` bounds what one record contributes to a
-    score, its loss or with ``score`` gain how much its loss changes. The grid reaches from 0 to ``longest``; every
-    ``tau`` steps taken to (1 + ``eta``) times the longest of them.
+    last for the whole run: at 1 every raise shortens it, above there is something left for them. ``c_obj`` bounds what
+    one record contributes to a score, its loss or with ``score`` gain how much its loss changes. The grid reaches from
+    0 to ``longest``; every ``tau`` steps taken to (1 + ``eta``) times the longest of them.
     """
 
     name = "agd"
@@ -75,6 +77,7 @@ class AgdQuery(ClippedSum, LineSearch):
     0 wins                                          no parameter moves; the average of the noisy gradients is kept
     the average is exactly 0 (no noise, no record)  the direction is 0, and every length the same
     a record whose loss is NaN                      counts as the bound at that length
+    a loss beyond 1000 c_obj, score = gain          counts as that: its rounding would pass for a change
     ==============================================  ================================================================
     """
 
@@ -113,6 +116,7 @@ class AgdQuery(ClippedSum, LineSearch):
     def scores(self, losses: Tensor) -> Tensor:
         bound = self._settings.c_obj
         if self._settings.score == "gain":
+            losses = losses.clamp(max=_FARTHEST * bound)  # the rounding of a loss is in proportion to it
             losses = losses - losses[:1] + bound
         return losses.nan_to_num(nan=self.score_bound).clamp(0, self.score_bound).sum(1)
 

@@ -202,8 +202,7 @@ def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
             fix="Pass steps or epochs.",
         )
     planned = draft.scaled_to(_limit(config, draft))
-    begun = planned.with_noise(Uniform(planned.noise_multiplier_at(0) * method.start))
-    return begun.chosen_from(0, begun.noise_multiplier_at(0))
+    return planned.with_noise(Uniform(planned.noise_multiplier_at(0) * method.start)).for_choices(method.choice)
 
 
 def _limit(config: TrainConfig, plan: Plan) -> Target:
