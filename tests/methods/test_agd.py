@@ -13,6 +13,7 @@ from torch import nn
 
 from adadp import Ledger, PrivateGradients, read_ledger
 from adadp.accounting import RdpFilter
+from adadp.audit import audit_method
 from adadp.clipping import Flat
 from adadp.config import TrainConfig
 from adadp.errors import InputError, Interrupted
@@ -25,6 +26,7 @@ from adadp.noise import choose_least
 from adadp.plan import Plan
 from adadp.randomness import SeededSource
 from adadp.runs import RunFolder
+from adadp.selection import grid, tune
 from adadp.train import fit, verify_run
 from adadp.train.planning import plan_of
 from adadp.zoo import load
@@ -306,15 +308,25 @@ def asked(**changes) -> TrainConfig:
         ({"sigma": 2.0}, "sigma is given, and agd finds its noise"),
         ({"noise_schedule": "exp:k=0.1"}, "noise_schedule is given, and agd finds its noise"),
         ({"rho": 0.1}, "lots are sampled"),
-        ({"neighbours": "replace-one"}, "replace-one"),
+        ({"neighbours": "replace-one"}, "asked for replace-one neighbours"),
+        ({"sampling": "fixed"}, "agd on fixed lots"),
+        ({"sampling": "reshuffle"}, "agd on reshuffle lots"),
         ({"method": "agd:score=best"}, "score must be one of"),
         ({"method": "agd:gamma=0"}, "gamma must be"),
         ({"method": "agd:grid=0"}, "grid must be"),
     ],
 )
 def test_what_cannot_be_is_refused_ahead(changes, message):
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(InputError, match=message):
         plan_of(asked(**changes), 600)
+
+
+def test_searches_and_audits_refuse_it_with_a_reason(tmp_path):
+    with pytest.raises(InputError, match="A search cannot set the noise of agd"):
+        tune(asked(), grid({"method": ["agd", "dpsgd"]}), validation=60, out=tmp_path / "tuned")
+    assert not (tmp_path / "tuned").exists()
+    with pytest.raises(InputError, match="cannot be attacked"):
+        audit_method("agd", trials=2)
 
 
 def test_the_first_noise_leaves_room_for_less_of_it():

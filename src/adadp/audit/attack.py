@@ -143,6 +143,12 @@ def audit_method(
     =================================  ===============================================================================
     """
     known = parse_method(method) if isinstance(method, str) else method
+    if known.choice is not None:
+        raise InputError(
+            f"The method {known} cannot be attacked here.",
+            why="Its noise is found on the way, and the attacks know runs with planned noise only.",
+            fix="Attack dpsgd, whose gradients it releases.",
+        )
     plan = _plan(epsilon, sigma, delta, records=records, lot_size=lot_size, steps=steps, clip=clip)
     subject = Subject(plan, known, optimizer=_optimizer(known, optimizer, lr))
     experiments = _experiments(attack, data, source_dir)

@@ -147,6 +147,13 @@ def _filled(base: TrainConfig, setting: Setting, epsilon: float) -> TrainConfig:
     method = parse_method(config.method)
     if method.not_private is not None:
         raise InputError(f"The method {config.method} is not private.", why=method.not_private)
+    if method.choice is not None:
+        raise InputError(
+            f"A search cannot set the noise of {config.method}.",
+            why="The method finds it on the way, and what choosing the best of several runs costs is known for runs "
+            "whose noise is fixed in advance.",
+            fix="Search among other methods.",
+        )
     whole = launch.resolved(config.replace(epsilon=epsilon))
     if whole.epochs == AUTO or (whole.epochs is None and whole.steps is None):
         raise InputError("The length of a run is not given.", fix="Pass epochs or steps.")

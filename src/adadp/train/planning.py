@@ -19,6 +19,7 @@ from adadp.accounting import EpsilonTarget, Filter, RdpFilter, RhoTarget, Target
 from adadp.clipping import ClipRule, clip_rule
 from adadp.config import AUTO, TrainConfig, require_delta
 from adadp.errors import InputError
+from adadp.events import Neighbours
 from adadp.features import parse_features, released_stages
 from adadp.methods import Agd, parse_method
 from adadp.plan import Plan
@@ -194,6 +195,14 @@ def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
             f"{given} is given, and {method.name} finds its noise on the way.",
             why="Only a budget fixed in advance can be certified then.",
             fix="Pass epsilon (with delta) or rho instead; how much noise it begins with is the method's option start.",
+        )
+    sampled = draft.lot_size < draft.records or draft.sampling != "poisson"
+    if sampled and (draft.sampling != "poisson" or draft.neighbours is Neighbours.REPLACE_ONE):
+        raise InputError(
+            f"{method.name} on {draft.sampling} lots was asked for {draft.sampler.neighbours.value} neighbours.",
+            why="What a gradient and a choice from one sampled lot cost together is known for Poisson lots, and where "
+            "one record is added, removed or blanked out.",
+            fix="Use Poisson sampling with add-remove or zero-out neighbours, or full batches (lot = all records).",
         )
     if not has_length:
         raise InputError(
