@@ -45,6 +45,25 @@ def test_the_group_lists_its_commands():
     assert "functions" in listed
 
 
+class TestMomentum:
+    def test_prints_the_factor_of_the_paper(self):
+        result = adadp("study momentum")
+        assert result.exit_code == 0, result.output
+        rows = {
+            line.split()[0]: line.split()[1:] for line in result.stdout.splitlines() if line.strip()[:2] in ("0", "0.")
+        }
+        assert rows["0.9"] == ["5.263", "10", "0.229"]
+        assert rows["0.6"][0] == "1.562"
+
+    def test_after_some_steps_as_json(self):
+        assert answer("study momentum --c 0.6 --steps 2") == [
+            {"c": 0.6, "variance_factor": pytest.approx(1.36), "signal_factor": pytest.approx(1.6)}
+        ]
+
+    def test_a_wrong_coefficient_is_refused(self):
+        assert "c must be below 1" in refusal("study momentum --c 1")
+
+
 class TestCosine:
     def test_prints_what_is_printed_and_what_comes_out(self):
         result = adadp("study cosine --draws 1000")

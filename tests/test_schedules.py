@@ -6,6 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from adadp.accounting import RunShape
 from adadp.errors import InputError
 from adadp.schedules import (
     SHAPES,
@@ -365,6 +366,37 @@ def test_pieces_have_no_window():
     for window in ({"start": 1}, {"stop": 4}):
         with pytest.raises(InputError, match="has no start and stop"):
             Piecewise(((0, 1.0),), **window)
+
+
+@given(schedules(), st.integers(1, 50), st.integers(0, 500))
+def test_with_a_tick_steps_are_counted(schedule, tick, step):
+    ticking = replace(schedule, tick=tick)
+    assert parse_schedule(str(ticking)) == ticking
+    assert ticking.scaled(0.5).tick == tick
+    try:
+        expected = schedule.value_at(step // tick)
+    except InputError:
+        with pytest.raises(InputError):
+            ticking.value_of(step, 3)
+    else:
+        assert ticking.value_of(step, 3) == expected
+
+
+def test_without_one_epochs_are():
+    schedule = parse_schedule("piecewise:0=10,3=5")
+    assert schedule.value_of(1000, 2) == 10
+    assert parse_schedule("piecewise:0=10,3=5,tick=100").value_of(299, 99) == 10
+    assert parse_schedule("piecewise:0=10,3=5,tick=100").value_of(300, 0) == 5
+
+
+def test_pieces_know_no_other_word():
+    with pytest.raises(InputError, match="'tack' in the schedule"):
+        parse_schedule("piecewise:0=10,tack=100")
+
+
+def test_accounting_by_epochs_refuses_a_tick():
+    with pytest.raises(InputError, match=r"counts steps \(tick\)"):
+        RunShape(q=0.01).run(parse_schedule("exp:s0=10,k=0.1,tick=20"), epochs=3)
 
 
 def test_a_period_is_whole():
