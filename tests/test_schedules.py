@@ -372,7 +372,7 @@ def test_pieces_have_no_window():
 def test_with_a_tick_steps_are_counted(schedule, tick, step):
     ticking = replace(schedule, tick=tick)
     assert parse_schedule(str(ticking)) == ticking
-    assert ticking.scaled(0.5).tick == tick
+    assert ticking.scaled(1.0).tick == tick
     try:
         expected = schedule.value_at(step // tick)
     except InputError:
