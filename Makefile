@@ -37,6 +37,7 @@ benchmark: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[benchmark]"
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/method_time.py
 
 results: setup
 	$(BIN)/python benchmarks/accuracy.py

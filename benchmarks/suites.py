@@ -272,7 +272,7 @@ def draw_curves(axes: Axes, cases: list[dict[str, Any]], runs: list[list[dict[st
 
 
 def draw_points(axes: Axes, content: Suite, cases: list[dict[str, Any]], runs: list[list[dict[str, Any]]]) -> None:
-    """Mean accuracy with bars from the least to the most; for a sweep also how long the runs were."""
+    """Mean accuracy with bars from the least to the most; for a sweep also how long the runs were, if that differs."""
     found = [[100 * float(run["test_accuracy"]) for run in each] for each in runs]
     epochs = [statistics.mean(int(run["epochs"]) for run in each) for each in runs]
     means = [statistics.mean(each) for each in found]
@@ -284,11 +284,12 @@ def draw_points(axes: Axes, content: Suite, cases: list[dict[str, Any]], runs: l
     if sweep:
         axes.set_xlabel(content["picture"])
         axes.set_xscale("log" if content.get("log") else "linear")
-        length = axes.twinx()
-        length.plot(where, epochs, "s--", color="tab:orange", label="epochs")
-        length.set_ylabel("epochs")
-        length.set_ylim(bottom=0)
-        axes.figure.legend(loc="outside upper right", ncols=2, frameon=False)
+        if len(set(epochs)) > 1:
+            length = axes.twinx()
+            length.plot(where, epochs, "s--", color="tab:orange", label="epochs")
+            length.set_ylabel("epochs")
+            length.set_ylim(bottom=0)
+            axes.figure.legend(loc="outside upper right", ncols=2, frameon=False)
         return
     given = [(x, 100 * case["printed"]) for x, case in zip(where, cases, strict=True) if "printed" in case]
     if given:
