@@ -148,7 +148,9 @@ def test_the_setting_of_appendix_b(name: str, records: int) -> None:
     assert config.lot == round({"mnist": 0.01, "covertype": 0.001}[name] * records)
     falling = {0: 1.0, 19: 1.0, 20: 0.98, 499: 0.52, 500: 0.5, 4999: 0.5}
     for step, share in falling.items():
-        assert step >= plan.steps or plan.noise_multiplier_at(0) / plan.noise_multiplier_at(step) == pytest.approx(share)
+        assert step >= plan.steps or plan.noise_multiplier_at(0) / plan.noise_multiplier_at(step) == pytest.approx(
+            share
+        )
 
 
 def test_the_rates_of_the_blocks_are_that_of_the_default() -> None:
