@@ -83,7 +83,7 @@ class TestWhatIsLookedAt:
         for _ in range(3):
             private.release()
         query = private.query
-        own = [settings.sigma * query._roots[name] * query._box[name].flatten() for name in query.tensors()]
+        own = [settings.sigma * query._box.deviations[name].flatten() for name in query.tensors()]
         assert published_noise(query.tensors(), settings).numpy() == pytest.approx(torch.cat(own).numpy(), rel=1e-5)
 
     def test_the_gate_is_judged_as_the_method_judges_it(self, tmp_path):

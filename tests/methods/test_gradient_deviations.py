@@ -123,7 +123,10 @@ def test_noise_alone_is_as_large_as_every_method_says(tmp_path, method):
     def nothing(model, values, labels):
         return 0.0 * cross_entropy(model, values, labels)
 
-    private = gradients_at_work(tmp_path, parse_method(method), plan, nothing)
+    settings = parse_method(method)
+    if settings.choice is not None:
+        plan = plan.for_choices(settings.choice)
+    private = gradients_at_work(tmp_path, settings, plan, nothing)
     if private.query.gradient_deviations(1.0) is None:  # so that an optimizer can be refused before the first release
         assert method in ("adadp-published", "adan", "agd")
         return
