@@ -296,10 +296,11 @@ def test_noise_that_the_rule_cannot_choose_does_not_verify(tmp_path):
     path = tmp_path / "run" / "certificate.json"
     certificate = json.loads(path.read_text(encoding="utf-8"))
     noise = certificate["plan"]["noise"]
-    certificate["plan"]["noise"] = noise.replace(",tick=1", ",24=1.234,tick=1")
-    path.write_text(json.dumps(certificate), encoding="utf-8")
-    failed = {check.name: check.detail for check in verify_run(RunFolder.open(tmp_path / "run")) if not check.passed}
-    assert "can choose" in failed["plan"]
+    for other in (noise.replace(",tick=1", ",24=1.234,tick=1"), noise.replace(",tick=1", ""), "uniform:s0=3"):
+        certificate["plan"]["noise"] = other
+        path.write_text(json.dumps(certificate), encoding="utf-8")
+        failed = {each.name: each.detail for each in verify_run(RunFolder.open(tmp_path / "run")) if not each.passed}
+        assert "can choose" in failed["plan"]
 
 
 def asked(**changes) -> TrainConfig:

@@ -154,8 +154,8 @@ class _Finished:
     def _check_tries(self) -> None:
         """The noise of a line search goes through the values of its rule, one raise of the budget at a time."""
         method, stated = parse_method(self.folder.config.method), self._stated.noise
-        assert isinstance(method, Agd)
-        assert isinstance(stated, Piecewise)
+        if not (isinstance(method, Agd) and isinstance(stated, Piecewise) and stated.tick == 1):
+            raise InputError(f"The noise {stated} is none that {method} can choose.")
         first, raises = stated.points[0][1], {0}
         for _, sigma in stated.points:  # with gamma = 1 a value alone does not tell how often the budget was raised
             raises = {
