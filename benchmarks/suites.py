@@ -268,6 +268,7 @@ def draw_curves(axes: Axes, cases: list[dict[str, Any]], runs: list[list[dict[st
         least, most = [min(values) for values in by_epoch], [max(values) for values in by_epoch]
         axes.fill_between(epochs, least, most, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set_xlabel("epochs")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False)
 
 
