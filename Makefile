@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test coverage check format benchmark results schedules methods clean
+.PHONY: setup run test fuzz coverage check format benchmark results schedules methods clean
 
 setup: $(STAMP)
 
@@ -18,6 +18,10 @@ run: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+
+# The same tests with examples drawn anew; what fails becomes an @example of its test.
+fuzz: setup
+	$(MAKE) test PYTEST_ARGS="--hypothesis-profile=fuzz"
 
 # Watching every line takes as long again as the tests themselves.
 coverage: setup
