@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test fuzz coverage check format benchmark results schedules methods clean
+.PHONY: setup run test fuzz coverage check format benchmark results papers browser clean
 
 setup: $(STAMP)
 
@@ -16,7 +16,13 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup
 	$(BIN)/adadp train --data cancer --epsilon 2 --delta 1e-4 --out runs/cancer-$$(date +%Y%m%d-%H%M%S)
 
-test: setup
+# The report is tested in a real browser. Where it cannot be installed those tests are skipped, and say so.
+browser:
+	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0 \
+		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
+		|| echo "No chromium: the tests in a browser will be skipped."
+
+test: setup browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 # The same tests with examples drawn anew; what fails becomes an @example of its test.
@@ -46,12 +52,9 @@ benchmark: setup
 results: setup
 	$(BIN)/python benchmarks/accuracy.py
 
-schedules: setup
-	$(BIN)/python benchmarks/suites.py schedules --missing
-
-methods: setup
-	$(BIN)/python benchmarks/suites.py momentum --missing
-	$(BIN)/python benchmarks/suites.py methods --missing
+# Every table and figure of the papers that has not been measured; hours. `adadp reproduce PAPER/ITEM` runs one.
+papers: setup
+	$(BIN)/adadp reproduce all --out docs/papers
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache htmlcov .coverage

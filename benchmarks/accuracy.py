@@ -21,16 +21,14 @@ import re
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from adadp import launch
+from adadp.compare.measuring import measured_run
 from adadp.config import TrainConfig
-from adadp.runs import RunFolder
-from adadp.train.verify import verify_run
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -114,33 +112,11 @@ def measured(config: TrainConfig) -> dict[str, Any]:
 
 
 def one_run(config: TrainConfig) -> dict[str, Any]:
-    """What one run came to; with ``evaluate_every`` also its accuracy at every look, the last one at its end."""
+    """What one run came to, in a folder that is removed."""
     with tempfile.TemporaryDirectory() as place:
-        started = time.perf_counter()
-        result = launch.start(config, Path(place) / "run")
-        whole = time.perf_counter() - started
-        folder = RunFolder.open(Path(place) / "run")
-        checks = verify_run(folder)
-        looks = {line["step"]: round(line["test_accuracy"], 4) for line in folder.metrics() if "test_accuracy" in line}
-    failed = [check.name for check in checks if not check.passed]
-    if failed:
-        raise SystemExit(f"{config.as_command()} does not verify: {', '.join(failed)}")
-    certificate = result.certificate
-    print(f"{config.as_command()}: {result.test_accuracy:.4f} in {result.seconds:.0f} s", flush=True)
-    return {
-        "seed": config.seed,
-        "test_accuracy": result.test_accuracy,
-        "epsilon": certificate["epsilon"],
-        "claimed": certificate.get("claimed_by_paper", {}).get("epsilon"),
-        "sigma": result.plan.noise_multiplier_at(0),
-        "noise": certificate["plan"]["noise"],
-        "steps": certificate["steps_done"],
-        "epochs": result.plan.epoch_of(certificate["steps_done"] - 1) + 1,
-        "seconds": round(result.seconds, 1),
-        "seconds_with_loading": round(whole, 1),
-        "neighbours": certificate["neighbours"],
-        "verified": True,
-    } | ({} if config.evaluate_every is None else {"curve": [looks[step] for step in sorted(looks)]})
+        run = measured_run(config, Path(place) / "run")
+    print(f"{config.as_command()}: {run['test_accuracy']:.4f} in {run['seconds']:.0f} s", flush=True)
+    return {name: value for name, value in run.items() if name != "curve"}
 
 
 def table(results: dict[str, dict[str, Any]], *, readme: bool = False) -> str:

@@ -55,7 +55,7 @@ MAY_IMPORT["report"] = _BELOW_PLAN | {"ledger", "plan", "config", "runs", "featu
 MAY_IMPORT["audit"] = _BELOW_PLAN | {"noise", "randomness", "plan", "step", "ledger", "clipping", "records", "losses"}
 MAY_IMPORT["audit"] |= {"methods", "report", "zoo"}
 MAY_IMPORT["studies"] = {"errors", "checks", "randomness", "clipping", "features", "ledger", "losses", "methods"}
-MAY_IMPORT["studies"] |= {"owndata", "plan", "step", "zoo", "accounting", "events"}
+MAY_IMPORT["studies"] |= {"gradients", "owndata", "plan", "step", "zoo", "accounting", "events"}
 MAY_IMPORT["train"] = _BELOW_PLAN | {
     "ledger",
     "clipping",
@@ -78,6 +78,19 @@ MAY_IMPORT["predict"] = {"errors", "config", "features", "inputs", "owndata", "r
 MAY_IMPORT["selection"] = _BELOW_PLAN | {"config", "features", "inputs", "launch", "ledger", "methods", "noise"}
 MAY_IMPORT["selection"] |= {"gradients", "losses", "plan", "records"}
 MAY_IMPORT["selection"] |= {"owndata", "randomness", "report", "runs", "sampling", "train", "zoo"}
+MAY_IMPORT["compare"] = _BELOW_PLAN | {
+    "config",
+    "launch",
+    "ledger",
+    "methods",
+    "owndata",
+    "plan",
+    "report",
+    "runs",
+    "train",
+}
+MAY_IMPORT["compare"] |= {"inputs", "zoo", PUBLIC}
+MAY_IMPORT["reproduce"] = {"errors", "checks", "accounting", "compare", "config", "launch", "runs"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT, PUBLIC}
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT[PUBLIC] = set(MAY_IMPORT)

@@ -257,7 +257,7 @@ def test_every_field_counts_for_the_digest(name):
         "noise_schedule": "exp:k=0.1", "lot_schedule": "uniform:s0=9", "clip_schedule": "uniform:s0=1", "seed": 0,
         "optimizer": "adam", "momentum": 0.5, "sampling": "fixed", "neighbours": "zero-out", "accountant": "rdp",
         "device": "cuda", "records": 9, "allow_nonprivate": True, "sigma": 2.0, "validation_public": True,
-        "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1, "keep_noise": True, "ema": 0.5,
+        "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1, "keep_noise": True, "ema": 0.5, "tensorboard": True,
     }  # fmt: skip
     texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data", "validation_data")
     base = bases.get(name, base)

@@ -162,6 +162,8 @@ class TrainConfig:
     """Epochs between two looks at the test set."""
     checkpoint_every: int | None = None
     """Steps between two checkpoints."""
+    tensorboard: bool | None = None
+    """Whether what is logged is also written for TensorBoard, into the folder of the run."""
     validation: int | None = None
     """So many of the training records are kept aside for the looks of a validation schedule."""
     validation_public: bool | None = None
@@ -177,12 +179,13 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, value in {**_names(self), **_numbers(self)}.items():
             object.__setattr__(self, name, value)
-        for name in ("allow_nonprivate", "validation_public", "keep_noise"):
+        for name in ("allow_nonprivate", "validation_public", "keep_noise", "tensorboard"):
             if not isinstance(getattr(self, name), (bool, bool if name == "allow_nonprivate" else type(None))):
                 raise InputError(
                     f"{name} must be true or false, got {getattr(self, name)!r}.", fix="Pass it as a bool."
                 )
         object.__setattr__(self, "validation_public", self.validation_public or None)
+        object.__setattr__(self, "tensorboard", self.tensorboard or None)
         _check_exclusive(self)
         _check_schedules(self)
         _check_privacy(self)

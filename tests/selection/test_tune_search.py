@@ -173,6 +173,7 @@ def test_a_search_goes_through_json(search):
 REFUSED = {
     "no epsilon": (BASE.replace(sigma=2.0), SETTINGS, {}, "needs epsilon"),
     "evaluate": (BASE.replace(evaluate_every=1), SETTINGS, {}, "evaluate_every"),
+    "tensorboard": (BASE.replace(tensorboard=True), SETTINGS, {}, "tensorboard"),
     "accountant": (BASE.replace(accountant="zcdp"), SETTINGS, {}, "accounted for by rdp"),
     "equal": (BASE.replace(lr=0.1), [{}, {"lr": 0.1}], {}, "are the same run"),
     "twice": (BASE, [{"lr": 0.1}, {"lr": 0.1}], {}, "there twice"),

@@ -17,6 +17,8 @@ from adadp.cli.ledger import ledger
 from adadp.cli.plan import plan
 from adadp.cli.predict import evaluate, predict
 from adadp.cli.pretrain import pretrain
+from adadp.cli.report import report
+from adadp.cli.reproduce import reproduce
 from adadp.cli.study import study
 from adadp.cli.train import train, verify
 from adadp.cli.tune import tune
@@ -59,5 +61,7 @@ main.add_command(epsilon)
 main.add_command(delta)
 main.add_command(calibrate)
 main.add_command(ledger)
+main.add_command(report)
+main.add_command(reproduce)
 main.add_command(study)
 main.add_command(audit)

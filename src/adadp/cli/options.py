@@ -97,6 +97,11 @@ def config_options(command: _Command) -> _Command:
             click.option(
                 "--checkpoint-every", type=int, help="Steps between checkpoints.  [default: a tenth of the run]"
             ),
+            click.option(
+                "--tensorboard/--no-tensorboard",
+                default=None,
+                help="Write what is logged for TensorBoard too, into OUT/tensorboard.  [default: no]",
+            ),
             click.option("--validation", type=int, help="Training records kept aside for a validation schedule."),
             click.option("--validation-public", is_flag=True, default=None, help="They are public: looks are free."),
             click.option("--validation-data", help="For data of your own: public validation records."),

@@ -6,19 +6,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from adadp.errors import InputError
-
-if TYPE_CHECKING:
-    from adadp.studies import CosineStudy, Deviation
-    from adadp.studies.gradients import GradientStudy, Look
-    from adadp.studies.renyi import RenyiStudy
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -70,7 +65,9 @@ def cosine(noise: tuple[tuple[float, float], ...], out: Path | None, as_json: bo
     if as_json:
         click.echo(json.dumps(numbers, allow_nan=False))
     else:
-        _print_cosine(found)
+        from adadp.cli.study_tables import print_cosine
+
+        print_cosine(found)
     if out is not None:
         from adadp.studies.plots import plot_cosine
 
@@ -119,7 +116,9 @@ def functions(
     if as_json:
         click.echo(json.dumps(numbers, allow_nan=False))
     else:
-        _print_functions(found, numbers["settings"])
+        from adadp.cli.study_tables import print_functions
+
+        print_functions(found, numbers["settings"])
     if out is not None:
         from adadp.studies.plots import plot_deviations, plot_paths
 
@@ -164,7 +163,9 @@ def gradients(method: str, out: Path | None, as_json: bool, **settings: Any) -> 
     if as_json:
         click.echo(json.dumps(numbers, allow_nan=False))
     else:
-        _print_gradients(found)
+        from adadp.cli.study_tables import print_gradients
+
+        print_gradients(found)
     if out is not None:
         from adadp.studies.plots import plot_gradients, plot_noise
 
@@ -190,8 +191,11 @@ def renyi(q: float, sigma: float, out: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
-        _print_renyi(found)
+        from adadp.cli.study_tables import print_renyi
+
+        print_renyi(found)
     if out is not None:
+        from adadp.cli.study_tables import how_far
         from adadp.report.plots import Curve, plot_renyi
 
         curves = [
@@ -199,112 +203,8 @@ def renyi(q: float, sigma: float, out: str | None, as_json: bool) -> None:
             Curve("sampled", found.orders, found.sampled),
             Curve("conjectured: alpha q^2 / sigma^2", found.orders, found.bound, {"linestyle": "--"}),
         ]
-        title = f"q = {found.q:g}, sigma = {found.sigma:g}: {_how_far(found)}"
+        title = f"q = {found.q:g}, sigma = {found.sigma:g}: {how_far(found)}"
         _wrote(plot_renyi(out, curves, title=title))
-
-
-def _print_cosine(found: CosineStudy) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, soft_wrap=True)
-    title = f"mean cosine similarity of {_pair(found.query)} and itself with noise, {found.draws:,} draws"
-    columns = ("noise", "sampled", "+-", "exact", "printed", "sum", "sigma*", "allowed")
-    table = Table(*columns, title=title, title_justify="left", box=SIMPLE, pad_edge=False)
-    table.columns[0].no_wrap = True
-    for choice in found.choices:
-        table.add_row(
-            _pair(choice.sigma),
-            f"{choice.sampled:.4f}",
-            f"{choice.error:.4f}",
-            f"{choice.exact:.4f}",
-            "" if choice.printed is None else f"{choice.printed:.2f}",
-            f"{choice.privacy_sum:.4f}",
-            f"{choice.sigma_star:.4f}",
-            "yes" if choice.allowed else "no",
-        )
-    console.print(table)
-    console.print("sum: s_1^2/sigma_1^2 + s_2^2/sigma_2^2; sigma*: what the noise is exactly as private as;")
-    console.print(f"allowed: whether that is at least the sigma* = {found.sigma_star:g} asked for.")
-    console.print("\nOf all noise that is exactly as private as that:")
-    for name, point in (("best", found.best), ("equal", found.equal), ("in proportion to s", found.proportional)):
-        sigma = f"({point.sigma[0]:.4g}, {point.sigma[1]:.4g})"
-        console.print(f"  {name:<20}{sigma:<18}ratio {point.ratio:<8.4g}similarity {point.similarity:.4f}")
-    ahead = found.proportional.similarity > found.equal.similarity
-    console.print(f"Noise in proportion to the sensitivity is {'better' if ahead else 'not better'} than equal noise.")
-
-
-_SHOWN_ORDERS = 12
-
-
-def _print_renyi(found: RenyiStudy) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, soft_wrap=True)
-    title = f"Renyi divergence of one step, q = {found.q:g}, sigma = {found.sigma:g}"
-    table = Table("order", "sampled", "conjectured", "not sampled", title=title, title_justify="left", box=SIMPLE)
-    rows = list(zip(found.orders, found.sampled, found.bound, found.unsampled, strict=True))
-    for order, *values in rows[:: max(1, len(rows) // _SHOWN_ORDERS)]:
-        table.add_row(str(order), *(f"{value:.4g}" for value in values))
-    console.print(table)
-    console.print(_how_far(found))
-    if found.conjectured_to is not None and found.end_ratio is not None:
-        verdict = "the conjecture is false here" if found.end_ratio > 1 else "as conjectured"
-        console.print(
-            f"At order {found.conjectured_to:.4g} the divergence is {found.end_ratio:.4g} of that bound: {verdict}."
-        )
-    else:
-        console.print(f"The paper conjectures nothing here: q is above 1/(16 sigma) = {1 / (16 * found.sigma):.4g}.")
-
-
-def _how_far(found: RenyiStudy) -> str:
-    """Up to which order the conjectured bound holds, in a line."""
-    if found.holds_to is None:
-        return "alpha q^2/sigma^2 is passed at order 2 already"
-    if found.holds_to == found.orders[-1]:
-        return f"alpha q^2/sigma^2 holds at all orders looked at, to {found.holds_to}"
-    conjectured = f", conjectured up to {found.conjectured_to:.4g}" if found.conjectured_to is not None else ""
-    return f"alpha q^2/sigma^2 holds up to order {found.holds_to}{conjectured}"
-
-
-_HOW_TO_READ = """\
-D: distance between a path with noise and the same method's without, mean over
-steps and runs, with its standard error and the spread from run to run. end: how
-far from a minimum the path without noise ends; noisy: those with noise, mean.
-adadp against adal is what adaptive noise does, adal against dpsgd what the
-adaptive rate does. adadp is as published, which is not a private method."""
-
-
-def _print_functions(found: Sequence[Deviation], settings: object) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, soft_wrap=True)
-    table = Table("function", "method", "D", "+-", "spread", "printed", "end", "noisy", box=SIMPLE, pad_edge=False)
-    table.columns[0].no_wrap = True
-    for column in table.columns[2:]:
-        column.justify = "right"
-    methods = len(type(found[0].method))
-    for place, each in enumerate(found):
-        titles = (each.landscape.name, f"from {_pair(each.landscape.start)}", "")
-        table.add_row(
-            titles[place % methods],
-            each.method.value,
-            f"{each.mean:.3f}",
-            f"{each.error:.3f}",
-            f"{each.spread:.2f}",
-            "" if each.printed is None else f"{each.printed:.2f}",
-            f"{each.quiet_end:.2f}",
-            f"{each.noisy_end:.2f}",
-            end_section=place % methods == methods - 1,
-        )
-    console.print(table)
-    console.print(_HOW_TO_READ)
-    console.print(f"settings: {json.dumps(settings)}", markup=False)
 
 
 @study.command()
@@ -340,54 +240,95 @@ def momentum(coefficients: tuple[float, ...], steps: int | None, as_json: bool) 
     click.echo(f"{when}, each beside one release without momentum")
 
 
-_HOW_TO_READ_GRADIENTS = """\
-|g|: mean gradient of the lot the step is about to use; sqrt(E'): what the method
-expects of it; sigma_i: the noise on the sum over the lot. rank correlation: of
-|g| and sqrt(E') over all coordinates, and within each parameter. ratio: median of
-|g|/sqrt(E'). All of it is made of raw gradients: public data only."""
+@study.command()
+@click.option("--data", default="mnist", show_default=True, help="A public data set; data of your own is refused.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    default=("conv", "convex"),
+    show_default=True,
+    help="Repeatable: conv, convex (the paper's), or the name of any network.",
+)
+@click.option("--epochs", type=int, default=10, show_default=True, help="Not printed in the paper.")
+@click.option("--lr", type=float, default=0.02, show_default=True, help="Rate of SGD.")
+@click.option("--q", type=float, default=0.01, show_default=True, help="Share of the records in a lot.")
+@click.option("--sample", type=int, default=2000, show_default=True, help="Records whose gradients are looked at.")
+@click.option("--raw", is_flag=True, default=False, help="Values as they are, not standardised.")
+@_study_options
+def norms(out: Path | None, as_json: bool, **settings: Any) -> None:
+    """Do gradients get smaller while training converges? Figure 1 of Yu et al. 2018, on public data.
+
+    Trains without noise, which is not private, and looks at the norms of the records' own gradients after each epoch.
+
+    \b
+    adadp study norms --out figures
+    adadp study norms --model convex --raw --epochs 20
+    adadp study norms --data cancer --model linear --model mlp:10 --q .1
+    """
+    from adadp.cli.progress import feature_bar
+    from adadp.studies.norms import NormSettings, study_norms
+
+    chosen = NormSettings(**settings)
+    with feature_bar() as progress:
+        found = study_norms(chosen, watch=lambda model, done, epochs: progress(f"{model}, epochs", done, epochs))
+    numbers = found.to_json()
+    if as_json:
+        click.echo(json.dumps(numbers, allow_nan=False))
+    else:
+        from adadp.cli.study_tables import print_norms
+
+        print_norms(found)
+    if out is not None:
+        from adadp.studies.plots import plot_norms
+
+        _wrote(_write_json(out, "norms.json", numbers))
+        _wrote(plot_norms(out / "norms.png", found))
 
 
-def _print_gradients(found: GradientStudy) -> None:
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
+@study.command("time")
+@click.option("--rounds", type=int, default=25, show_default=True, help="Of which the median counts.")
+@click.option("--case", "cases", multiple=True, help="Repeatable: mnist, cifar10, mnist-1200.  [default: all]")
+@click.option(
+    "--method", "methods", multiple=True, help="Repeatable: a short name of the table, or a method.  [default: all]"
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the numbers (JSON) and the figure (PNG).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def time_(rounds: int, cases: tuple[str, ...], methods: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """How long does a step of every method take beside DP-SGD's? Table II of Xu et al. 2020.
 
-    from adadp.studies.gradients import quantiles
+    Measures on made-up records and one thread. The machine should have nothing else to do.
 
-    console = Console(highlight=False, soft_wrap=True)
-    table = Table("step", "", "5 %", "25 %", "50 %", "75 %", "95 %", "zero", box=SIMPLE, pad_edge=False)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for look in found.looks:
-        parts = (("|g|", look.gradient), ("sqrt(E')", look.estimate), ("sigma_i", look.noise))
-        for place, (name, values) in enumerate(parts):
-            cells = [f"{value:.3g}" for value in quantiles(values).values()]
-            first = str(look.step) if place == 0 else ""
-            zero = f"{(values == 0).mean():.1%}"
-            table.add_row(first, name, *cells, zero, end_section=place == len(parts) - 1)
-    console.print(table)
-    for look in found.looks:
-        console.print(_agreement(look))
-    console.print(f"test accuracy before the last step: {found.accuracy:.4f}; coordinates: {found.coordinates:,}")
-    console.print(_HOW_TO_READ_GRADIENTS)
-    console.print(f"settings: {json.dumps(found.settings.to_json())}", markup=False)
+    \b
+    adadp study time
+    adadp study time --case mnist --method adadp --method agd:grid=5 --rounds 5
+    """
+    from adadp.cli.progress import feature_bar
+    from adadp.studies.timing import CASES, METHODS, study_time
 
+    with feature_bar() as progress:
+        found = study_time(
+            cases or tuple(CASES),
+            methods or tuple(METHODS),
+            rounds=rounds,
+            watch=lambda case, done, total: progress(f"{case}, rounds", done, total),
+        )
+    numbers = found.to_json()
+    if as_json:
+        click.echo(json.dumps(numbers, allow_nan=False))
+    else:
+        from adadp.cli.study_tables import print_times
 
-def _agreement(look: Look) -> str:
-    """The correlations of a step and the ratio, in a line."""
-    within = ", ".join(f"{name} {_number(value)}" for name, value in look.correlations.items())
-    gate = "" if look.gate_open else ", gate closed"
-    return (
-        f"step {look.step}: rank correlation {_number(look.correlation)} ({within}), ratio {_number(look.ratio)}{gate}"
-    )
+        print_times(found)
+    if out is not None:
+        from adadp.studies.plots import plot_times
 
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _pair(pair: Sequence[float]) -> str:
-    return f"({pair[0]:g}, {pair[1]:g})"
+        _wrote(_write_json(out, "time.json", numbers))
+        _wrote(plot_times(out / "time.png", found))
 
 
 def _write_json(folder: Path, name: str, numbers: object) -> Path:

@@ -1,1 +1,1 @@
-"""What people look at: plots (and, once training exists, certificates and pages)."""
+"""What people look at: certificates, plots, what a run will cost (outlook), and pages (html/)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,7 @@ class RunFolder:
     a damaged checkpoint or model                   ``RunError``: it is never read halfway
     a checkpoint of another configuration           ``RunError``
     no checkpoint, certificate or metrics yet       ``None``, ``None``, ``[]``
+    no confusion matrix                             ``None``
     ==============================================  ===============================================================
     """
 
@@ -124,6 +125,10 @@ class RunFolder:
     @property
     def search_path(self) -> Path:
         return self.path / "search.json"
+
+    @property
+    def confusion_path(self) -> Path:
+        return self.path / "confusion.json"
 
     def probe(self, size: int = _PROBE) -> None:
         """Really write ``size`` bytes and remove them, so that a full disk is found before anything is charged.
@@ -227,6 +232,19 @@ class RunFolder:
     def search(self) -> dict[str, Any] | None:
         """What ``write_search`` was given; None if the run was not chosen by a search."""
         return _read_json(self.search_path)
+
+    def write_confusion(self, labels: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
+        """Replace the confusion matrix of the test records: a row for a true class, a column for what it is taken for.
+
+        ``labels`` are the names of the classes, in the order of both.
+        """
+        content = {"labels": list(labels), "counts": [list(row) for row in counts]}
+        text = json.dumps(_plain(content), separators=(",", ":"), ensure_ascii=False)
+        write_atomic(self.confusion_path, text.encode("utf-8") + b"\n")
+
+    def confusion(self) -> dict[str, Any] | None:
+        """``labels`` and ``counts`` of the confusion matrix; None if there is none."""
+        return _read_json(self.confusion_path)
 
     def _existing_model(self) -> Path:
         if not self.model_path.exists():

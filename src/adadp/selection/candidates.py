@@ -53,6 +53,12 @@ def check_base(base: TrainConfig) -> None:
             why="A search looks at the test set once, in the end, at the model it has chosen.",
             fix="Leave it out.",
         )
+    if base.tensorboard:
+        raise InputError(
+            "tensorboard is given.",
+            why="What the runs of a search did on their way is not released, only the one it chose.",
+            fix="Leave it out.",
+        )
     if "python" in (base.data, base.model, base.optimizer):
         raise InputError("A search needs data, model and optimizer by name.", fix="Name a file or a data set.")
 

@@ -72,13 +72,7 @@ class GradientSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if is_own(self.data):
-            raise InputError(
-                f"{self.data} is data of your own.",
-                why="The study shows gradients as they are, which tell about the records they are made of.",
-                fix=f"Use a public data set: {', '.join(zoo.DATA_SETS)}.",
-            )
-        zoo.find(self.data)
+        check_public(self.data)
         if not isinstance(self.method, AdadpPublished):
             raise InputError(
                 f"The method {self.method} has no E' to look at.",
@@ -178,6 +172,17 @@ class GradientStudy:
             "test_accuracy": self.accuracy,
             "looks": [look.to_json() for look in self.looks],
         }
+
+
+def check_public(data: str) -> None:
+    """Refuse what is no data set of the catalogue, before any of its gradients are shown."""
+    if is_own(data):
+        raise InputError(
+            f"{data} is data of your own.",
+            why="The study shows gradients as they are, which tell about the records they are made of.",
+            fix=f"Use a public data set: {', '.join(zoo.DATA_SETS)}.",
+        )
+    zoo.find(data)
 
 
 def study_gradients(

@@ -11,7 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 import numpy as np
 from matplotlib import pyplot as plt
-from matplotlib.ticker import FuncFormatter, LogLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 from adadp.errors import InputError
 from adadp.studies.cosine import CosineStudy
@@ -19,6 +19,8 @@ from adadp.studies.descent import Method
 from adadp.studies.deviation import Deviation
 from adadp.studies.functions import Array
 from adadp.studies.gradients import GradientStudy
+from adadp.studies.norms import HIGH, NormStudy
+from adadp.studies.timing import TimeStudy
 
 LABELS = {
     Method.ADADP: "ADADP (adaptive noise, adaptive rate)",
@@ -218,6 +220,68 @@ def plot_noise(path: str | Path, study: GradientStudy) -> Path:
     axes.set_title(_run(study), fontsize=10)
     axes.grid(alpha=0.3, linewidth=0.6)
     return _save(figure, path)
+
+
+def plot_norms(path: str | Path, study: NormStudy) -> Path:
+    """Figure 1 of Yu et al. 2018: norms of gradients by epoch, a panel per model."""
+    figure, panels = plt.subplots(
+        1, len(study.models), figsize=(max(6.0, 4.8 * len(study.models)), 4.4), layout="constrained", squeeze=False
+    )
+    lines = (
+        ("mean", "records' own, mean", _ESTIMATE, "-"),
+        ("median", "records' own, median", _ESTIMATE, "--"),
+        ("high", f"records' own, {HIGH:.0%} are below", _ESTIMATE, ":"),
+        ("of_mean", "of the mean gradient", _GRADIENT, "-"),
+    )
+    for axes, found in zip(panels[0], study.models.values(), strict=True):
+        epochs = [look.epoch for look in found.looks]
+        for name, label, colour, style in lines:
+            norms = [getattr(look, name) for look in found.looks]
+            axes.plot(epochs, norms, color=colour, linestyle=style, linewidth=1.6, label=label)
+        axes.set_title(f"{found.model}: mean norm {'falls' if found.falls else 'does not fall'}", fontsize=10)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3, linewidth=0.6)
+    panels[0][0].set_ylabel("norm of the gradient")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    settings = study.settings
+    figure.suptitle(f"{settings.data}, SGD without noise, rate {settings.lr:g}, q = {settings.q:g}", fontsize=10)
+    return _save(figure, path)
+
+
+def plot_times(path: str | Path, study: TimeStudy) -> Path:
+    """Table II of Xu et al. 2020: time of a step over DP-SGD's, a group of bars per method."""
+    names = list(study.methods)
+    figure, axes = plt.subplots(figsize=(8.4, 0.55 * len(names) + 2.2), layout="constrained")
+    width = 0.8 / len(study.cases)
+    marked = False
+    for place, each in enumerate(study.cases):
+        at = np.arange(len(names)) + (place - (len(study.cases) - 1) / 2) * width
+        colour = list(COLOURS.values())[place % len(COLOURS)]
+        axes.barh(at, list(each.over_dpsgd.values()), width, color=colour, label=each.case.title)
+        printed = [(value, at[names.index(name)]) for name, value in each.printed_over_dpsgd.items()]
+        if printed:
+            label = None if marked else "printed by Xu et al. 2020"
+            axes.plot(*zip(*printed, strict=True), **_PRINTED, label=label)
+            marked = True
+    axes.set_xscale("log")
+    axes.set_xlim(left=0.5)
+    axes.axvline(1, color="black", linewidth=0.9, linestyle="--")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axes.set_yticks(np.arange(len(names)), [_with_warning(name, study) for name in names], fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xlabel("time of a step over DP-SGD's")
+    axes.grid(alpha=0.3, linewidth=0.6, axis="x")
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside lower center", ncols=1, fontsize=8.5, frameon=False)
+    return _save(figure, path)
+
+
+def _with_warning(name: str, study: TimeStudy) -> str:
+    return f"{name} (not private)" if name in study.not_private else name
 
 
 def _decades(values: Array) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +15,73 @@ from adadp.records import placed
 
 Evaluate = Callable[[nn.Module], float]
 
+Confusion = tuple[tuple[int, ...], ...]
+"""How many records of which class (a row) the model takes for which (a column)."""
+
+MOST_CLASSES = 200
+"""With more classes a confusion matrix is not made: nobody reads it, and its size is their square."""
+
 _AT_ONCE = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRecords:
+    """Records to look at a classifier with; made by :func:`accuracy_on`. Called with a model: the share it gets right.
+
+    The model is in evaluation mode meanwhile, and in its own modes again afterwards.
+    """
+
+    features: Tensor
+    labels: Tensor
+    loss: Loss
+    classes: int
+    device: torch.device
+    dtype: torch.dtype | None
+
+    def __call__(self, model: nn.Module) -> float:
+        right = self._total(model, lambda found, labels: (found == labels).sum())
+        return int(right) / self.labels.numel()
+
+    def confusion(self, model: nn.Module) -> Confusion | None:
+        """What the model takes the records of each class for; a row is a true class.
+
+        The sum of the diagonal over the sum of all is the share that is right, to the last bit.
+
+        =============================================  ===================================================
+        a class without records                        a row of zeros
+        several labels to a record                     each is counted
+        more than ``MOST_CLASSES`` classes             None
+        labels that are probabilities, not classes     None
+        =============================================  ===================================================
+        """
+        size = self.classes
+        whole = self.labels.long()
+        if size > MOST_CLASSES or bool((whole != self.labels).any()) or int(whole.max()) >= size:
+            return None
+        cells = size * size
+        counts = self._total(model, lambda found, true: torch.bincount(true.long() * size + found, minlength=cells))
+        return tuple(tuple(row) for row in counts.reshape(size, size).tolist())
+
+    def _total(self, model: nn.Module, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The sum of what ``of`` makes of the classes found and the true ones, a part of the records at a time."""
+        total = torch.zeros((), dtype=torch.long)
+        parts = (torch.split(part, _AT_ONCE) for part in (self.features, self.labels))
+        with _evaluating(model), torch.no_grad():
+            for features, labels in zip(*parts, strict=True):
+                scores = model(placed(features, self.device, self.dtype))
+                found = scores.argmax(1) if self.loss is cross_entropy else (scores > 0).long()
+                total = total + of(found.cpu().reshape(labels.shape).flatten(), labels.cpu().flatten())
+        return total
+
+
+def share_right(confusion: Confusion) -> float:
+    """The accuracy that a confusion matrix tells."""
+    return sum(row[place] for place, row in enumerate(confusion)) / sum(map(sum, confusion))
 
 
 def accuracy_on(
     test: tuple[Tensor, Tensor], loss: Loss, classes: int | None, device: torch.device, dtype: torch.dtype | None
-) -> Evaluate:
+) -> LabelledRecords:
     """The share of ``test`` a classifier gets right, for the losses that train one.
 
     ==============================================  ==================================================================
@@ -39,17 +101,7 @@ def accuracy_on(
             fix="Pass test=(features, labels), or evaluate=, a function of the model.",
         )
     check_labels(test[1], classes, "test")
-
-    def measure(model: nn.Module) -> float:
-        right = 0
-        with torch.no_grad():
-            for features, labels in zip(torch.split(test[0], _AT_ONCE), torch.split(test[1], _AT_ONCE), strict=True):
-                scores = model(placed(features, device, dtype))
-                found = scores.argmax(1) if loss is cross_entropy else (scores > 0).long()
-                right += int((found.cpu().reshape(labels.shape) == labels.cpu()).sum())
-        return right / test[1].numel()
-
-    return measure
+    return LabelledRecords(test[0], test[1], loss, classes, device, dtype)
 
 
 def guarded(evaluate: Evaluate) -> Evaluate:

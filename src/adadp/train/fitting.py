@@ -67,6 +67,7 @@ def fit(
     resume: bool = False,
     evaluate_every: int | None = None,
     checkpoint_every: int | None = None,
+    tensorboard: bool | None = None,
     searched: int = 0,
     allow_nonprivate: bool = False,
     watch: Watch | None = None,
@@ -95,7 +96,8 @@ def fit(
     randomness.
     ``public_records`` is used in place of ``len(data)`` where the exact number must stay hidden. ``evaluate(model)``
     returns a number from public data. With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the
-    one that is there, given the same data, model and arguments.
+    one that is there, given the same data, model and arguments; with ``tensorboard`` too, what is logged in the folder
+    is also written for TensorBoard.
     """
     make = None if isinstance(optimizer, str) else optimizer
     if make is not None and weight_decay:
@@ -148,6 +150,7 @@ def fit(
         records=public_records,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
+        tensorboard=tensorboard,
         searched=searched,
         allow_nonprivate=allow_nonprivate,
     )

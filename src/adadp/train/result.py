@@ -11,6 +11,7 @@ from torch import nn
 
 from adadp.plan import Plan
 from adadp.report.certificate import plain_words
+from adadp.train.evaluation import Confusion
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class TrainResult:
     seconds: float
     plan: Plan
     out: Path | None
+    confusion: Confusion | None = None
+    """Of the test records: rows are the true classes, columns what the model takes them for."""
 
     @property
     def epsilon(self) -> float | None:

@@ -19,13 +19,15 @@ from adadp.ledger import read_ledger
 from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.report.certificate import make_certificate, model_metadata
+from adadp.report.html import write_report
 from adadp.runs import RunFolder
 from adadp.schedules import parse_schedule
 from adadp.step import PrivateGradients
 from adadp.train import checkpoints
 from adadp.train.averaging import WeightAverage
+from adadp.train.boards import Board
 from adadp.train.checkpoints import Paid
-from adadp.train.evaluation import Evaluate
+from adadp.train.evaluation import Confusion, Evaluate, LabelledRecords, share_right
 from adadp.train.looks import Looks
 from adadp.train.optimizers import check_noise, tell_noise
 from adadp.train.planning import rate_of
@@ -56,6 +58,7 @@ class Run:
         self.model = private.model
         self.average = None if config.ema is None else WeightAverage(self.model, config.ema)
         self.looks, self.budget = looks, budget
+        self.board: Board | None = None
         self.folder, self.evaluate, self.watch = folder, evaluate, watch
         self.rate = rate_of(config)
         self.private_method = parse_method(config.method).not_private is None
@@ -210,8 +213,21 @@ class Run:
             with self.judged():
                 self.accuracy = record["test_accuracy"] = self.evaluate(self.model)
         record["seconds"] = round(self.elapsed, 3)
+        self.keep(record)
+
+    def keep(self, record: dict[str, Any]) -> None:
+        """Log ``record``, and show it where the run is shown; without a folder nothing."""
         if self.folder is not None:
             self.folder.log(record)
+        if self.board is not None:
+            self.board.show(record, self.plan)
+
+    def show_on(self, board: Board | None) -> None:
+        """Show on ``board``, if there is one, what has been logged, and from now on what is logged."""
+        self.board = board
+        if board is not None and self.folder is not None:
+            for record in self.folder.metrics():
+                board.show(record, self.plan)
 
     def epsilon_so_far(self) -> float | None:
         """What the ledger amounts to now, or the whole budget of a filter; None without noise."""
@@ -247,7 +263,7 @@ class Run:
         if self.average is not None:
             self.average.put_in()
             notes = [*notes, self.average.note]
-        accuracy = None if self.evaluate is None else self.evaluate(self.model)
+        accuracy, confusion = self.last_look()
         tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         certificate = make_certificate(
             config=self.config,
@@ -266,14 +282,30 @@ class Run:
         folder = self.folder
         if folder is not None:
             if accuracy is not None and not any("final" in record for record in folder.metrics()):
-                folder.log({"step": self.private.step, "final": True, "test_accuracy": accuracy})
+                if confusion is not None:
+                    folder.write_confusion(_class_names(encoder, len(confusion)), confusion)
+                self.keep({"step": self.private.step, "final": True, "test_accuracy": accuracy})
             folder.write_certificate(certificate)
             folder.save_model(tensors, model_metadata(certificate))
+            write_report(folder.path)
             folder.checkpoint_path.unlink(missing_ok=True)
         self.model.eval()
-        return TrainResult(
-            self.model, certificate, accuracy, seconds, self.plan, None if folder is None else folder.path
-        )
+        out = None if folder is None else folder.path
+        return TrainResult(self.model, certificate, accuracy, seconds, self.plan, out, confusion)
+
+    def last_look(self) -> tuple[float | None, Confusion | None]:
+        """The final accuracy and the confusion matrix, if there is one, from the same look at the test records."""
+        if isinstance(self.evaluate, LabelledRecords):
+            confusion = self.evaluate.confusion(self.model)
+            if confusion is not None:
+                return share_right(confusion), confusion
+        return None if self.evaluate is None else self.evaluate(self.model), None
+
+
+def _class_names(encoder: Mapping[str, Any] | None, classes: int) -> list[str]:
+    """As the schema of the user's own data calls the classes, or their numbers."""
+    known = [] if encoder is None else list(encoder.get("classes", ()))
+    return known if len(known) == classes else [str(number) for number in range(classes)]
 
 
 def _no_epsilon() -> None:

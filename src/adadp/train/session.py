@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from adadp.runs import RunFolder
 from adadp.sampling import sampler
 from adadp.schedules import ValidationDecay
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
+from adadp.train.boards import Board, check_board
 from adadp.train.evaluation import Evaluate, accuracy_on, guarded
 from adadp.train.looks import HELD, HeldOut, Looks, hold_out
 from adadp.train.optimizers import MakeOptimizer, make_optimizer
@@ -62,10 +63,10 @@ def train(
     of ``config.features`` from the first released one on, and ``data`` and ``test`` have come through the ones before.
     ``encoder`` says, as JSON, how files become records; it is kept with the run. ``validation`` is public data for the
     looks of a validation schedule, where ``config.validation`` does not keep records of ``data`` aside for them.
+    ``config.tensorboard`` needs ``out``: it shows what is logged there.
     """
-    folder = _to_resume(out, config) if resume else None
-    if folder is not None:
-        _check_encoder(folder, encoder)
+    check_board(config, out)
+    folder = _to_resume(out, config, encoder) if resume else None
     device = _device(config.device)
     model = model.to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
@@ -119,6 +120,7 @@ def train(
         place.keep()
         if encoder is not None and place.folder is not None:
             place.folder.write_encoder(encoder)
+        run.show_on(place.board(model))
         if preparation is not None:
             with stop_requests() as stop:  # a release that is paid is saved before the run stops
                 preparation.run(private, place.folder)
@@ -177,6 +179,12 @@ class _Place:
             self._made.callback(_remove, self.folder, whole=not there)
             return self._stack.enter_context(Ledger.create(self.folder.ledger_path, budget=budget))
         return self._stack.enter_context(self._ledger_of(self.folder, budget))
+
+    def board(self, model: nn.Module) -> Board | None:
+        """What the run is shown on, if it is to be shown."""
+        if self.folder is None or not self._config.tensorboard:
+            return None
+        return self._stack.enter_context(closing(Board(self.folder, model)))
 
     def keep(self) -> None:
         """The run begins: from now on its folder stays, whatever happens."""
@@ -262,7 +270,7 @@ def _remove(folder: RunFolder, *, whole: bool) -> None:
             folder.path.rmdir()
 
 
-def _to_resume(out: str | os.PathLike[str] | None, config: TrainConfig) -> RunFolder:
+def _to_resume(out: str | os.PathLike[str] | None, config: TrainConfig, encoder: Mapping[str, Any] | None) -> RunFolder:
     if out is None:
         raise InputError("resume=True needs out.", fix="Pass the folder of the run as out.")
     folder = RunFolder.open(out)
@@ -273,6 +281,7 @@ def _to_resume(out: str | os.PathLike[str] | None, config: TrainConfig) -> RunFo
             why="A resumed run must be the one that was planned and charged.",
             fix="Call fit with the arguments the run was begun with.",
         )
+    _check_encoder(folder, encoder)
     return folder
 
 
@@ -316,14 +325,14 @@ def _measure(  # noqa: PLR0917
             "Both test and evaluate are given.", why="Only one of them can be the accuracy.", fix="Leave one out."
         )
     if evaluate is not None:
-        measure = guarded(evaluate)
-        measure(model)
-        return measure
+        measured = guarded(evaluate)
+        measured(model)
+        return measured
     if test is None:
         return None
-    measure = guarded(accuracy_on(test, loss, classes, device, dtype))
+    measure = accuracy_on(test, loss, classes, device, dtype)
     try:
-        guarded(accuracy_on((test[0][:1], test[1][:1]), loss, classes, device, dtype))(model)
+        accuracy_on((test[0][:1], test[1][:1]), loss, classes, device, dtype)(model)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise InputError(
             f"The model cannot be tried on the test data: {error}",

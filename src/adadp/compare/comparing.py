@@ -1,0 +1,281 @@
+"""``compare``: check and plan everything, prepare the data once, make the runs, write what they came to.
+
+a new or empty folder                       the comparison is made there
+a folder of the same comparison             it goes on: finished runs are read, stopped ones resumed, failed retried
+a folder of another comparison, or of       ``InputError``
+anything else
+another process at work in the folder       ``InputError``
+a run that fails                            it is listed under ``failed``; the others go on
+more than ``most_epsilon`` in all           ``InputError`` before the first run, or before those of a refinement
+killed in the middle                        results.json has what was finished, and as total what was planned
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from adadp import checks, launch
+from adadp.compare.measuring import Measured
+from adadp.compare.planning import PlannedCase, is_public, plan_all, plan_further
+from adadp.compare.privacy import ahead, charged, total_of
+from adadp.compare.results import Board, Results, write_results
+from adadp.compare.running import Job, Running, cores, run_jobs
+from adadp.compare.spec import Comparison
+from adadp.compare.statistics import between, smallest_epsilon
+from adadp.errors import InputError, Interrupted
+from adadp.features import Progress as FeatureProgress
+from adadp.report.html import write_report
+from adadp.runs.atomic import cannot_write, clean, write_atomic
+from adadp.zoo.models import build_model
+
+SPEC_NAME = "comparison.toml"
+_LOCK_NAME = ".lock"
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A run that is being made."""
+
+    name: str
+    epsilon: float | None
+    seed: int
+    step: int
+    steps: int
+    """0 as long as its length is not known."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that has just ended: with an accuracy, or with an error."""
+
+    name: str
+    epsilon: float | None
+    seed: int
+    accuracy: float | None
+    error: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a comparison is, for whoever shows it."""
+
+    results: Results
+    done: int
+    runs: int
+    running: tuple[UnderWay, ...] = ()
+    ended: Ended | None = None
+    """Told once, when it happens."""
+    seconds_left: float | None = None
+    planned_total: dict[str, Any] | None = None
+    """What all runs will cost together; told once, before the first."""
+
+
+Watch = Callable[[Progress], None]
+
+
+def compare(
+    spec: Comparison,
+    out: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    command: str | None = None,
+    most_epsilon: float | None = None,
+    watch: Watch | None = None,
+    features: FeatureProgress | None = None,
+) -> Results:
+    """Make the comparison ``spec`` in the folder ``out``, or go on with it, and return its results.
+
+    ``workers`` runs are made at a time, each in a process of its own; without it as many as there are cores.
+    ``most_epsilon`` is the most that all runs may cost together. ``watch`` is told how far it is, ``features`` how far
+    features are. ``command`` is what the results say how to run it again.
+    """
+    workers = cores() if workers is None else checks.count("workers", workers)
+    if most_epsilon is not None:
+        checks.positive("most_epsilon", most_epsilon)
+    place = Path(out).absolute()
+    _check_place(place, spec)
+    planned = plan_all(spec)
+    cost = _planned_cost(planned, spec, most_epsilon)
+    with _occupied(place, spec):
+        board = Board(spec, planned, command or f"adadp compare {SPEC_NAME} --out again")
+        work = _Work(board, place, workers, watch, cost)
+        work.tell(planned_total=cost)
+        if not all(_is_finished(place / case.folder(seed)) for case in planned for seed in spec.seeds):
+            prepare(planned, features)
+        work.make(planned)
+        for _ in range(spec.refine):
+            found = _refinements(board)
+            if not found:
+                break
+            work.cost = _planned_cost([*board.planned, *found], spec, most_epsilon)
+            board.planned += found
+            work.make(found)
+        work.settle()
+        write_report(place)
+        return work.results
+
+
+def prepare(planned: Sequence[PlannedCase], features: FeatureProgress | None) -> None:
+    """Fetch data and make features once, ahead of many processes that would all do it; try every network by name."""
+    known: dict[tuple[str, str | None], set[str | None]] = {}
+    for case in planned:
+        config = case.config
+        models = known.setdefault((config.data, config.features), set())
+        if config.model in models:
+            continue
+        if not models:
+            records = launch.prepared(config, features)
+        models.add(config.model)
+        assert config.model is not None
+        build_model(config.model, input_shape=records.shape, classes=records.inputs.classes, seed=0)
+
+
+class _Work:
+    """A comparison at work: who is told, and when what is written."""
+
+    def __init__(self, board: Board, place: Path, workers: int, watch: Watch | None, cost: Mapping[str, Any]) -> None:
+        self.board, self.place, self.workers, self.watch = board, place, workers, watch
+        self.cost = cost
+        """Of all runs planned so far: what is written as total until the end, as it takes seconds to compute."""
+        self.results: Results = {}
+        self.write(cost)
+        self._asked: dict[Path, tuple[PlannedCase, int]] = {}
+        self._began, self._done_before = time.monotonic(), 0
+
+    def make(self, cases: Sequence[PlannedCase]) -> None:
+        """All runs of ``cases``, seed by seed, so that a stop leaves whole seeds."""
+        jobs = []
+        for seed in self.board.spec.seeds:
+            for case in cases:
+                job = Job(case.config.replace(seed=seed), self.place / case.folder(seed))
+                self._asked[job.folder] = case, seed
+                jobs.append(job)
+        self._began, self._done_before = time.monotonic(), len(self.board.measured) + len(self.board.failed)
+        try:
+            run_jobs(jobs, workers=self.workers, finished=self._finished, tick=self._tick)
+        except (Interrupted, KeyboardInterrupt):
+            self.settle()
+            done, runs = self._counts()
+            raise Interrupted(
+                f"Stopped with {done} of {runs} runs done. Everything is saved in {self.place}.",
+                fix="The same command goes on.",
+            ) from None
+
+    def write(self, total: Mapping[str, Any]) -> None:
+        """Write the results as they are."""
+        self.results = self.board.results(total)
+        write_results(self.results, self.place)
+
+    def settle(self) -> None:
+        """Write the results with what has really been charged."""
+        spent = charged(self.board.planned, self.board.spec.seeds, self.place)
+        self.write(total_of(spent, public=is_public(self.board.planned)))
+
+    def tell(self, running: Sequence[Running] = (), **more: Any) -> None:
+        if self.watch is not None:
+            done, runs = self._counts()
+            under_way = tuple(self._under_way(each) for each in running)
+            self.watch(Progress(self.results, done, runs, under_way, seconds_left=self._left(running), **more))
+
+    def _counts(self) -> tuple[int, int]:
+        board = self.board
+        return len(board.measured) + len(board.failed), len(board.planned) * len(board.spec.seeds)
+
+    def _tick(self, running: Sequence[Running]) -> None:
+        self.tell(running)
+
+    def _finished(self, job: Job, measured: Measured | None, error: str) -> None:
+        case, seed = self._asked[job.folder]
+        if measured is not None:
+            self.board.measured[case.folder(seed)] = measured
+        else:
+            self.board.failed[case.folder(seed)] = error
+        self.write(self.cost)
+        accuracy = None if measured is None else float(measured["test_accuracy"])
+        self.tell(ended=Ended(case.name, case.epsilon, seed, accuracy, error))
+
+    def _under_way(self, running: Running) -> UnderWay:
+        case, seed = self._asked[running.job.folder]
+        return UnderWay(case.name, case.epsilon, seed, running.step, running.steps)
+
+    def _left(self, running: Sequence[Running]) -> float | None:
+        """By how long the runs of this call took so far; None before there is anything to go by."""
+        done, runs = self._counts()
+        parts = sum(each.step / each.steps for each in running if each.steps)
+        made = done - self._done_before + parts
+        if made <= 0:
+            return None
+        return (time.monotonic() - self._began) / made * (runs - done - parts)
+
+
+def _refinements(board: Board) -> list[PlannedCase]:
+    """The cases at further epsilons, each between one that reaches a mark and the one before."""
+    found: list[PlannedCase] = []
+    for case in board.spec.cases:
+        means = board.means(case.name)
+        wanted = {between(smallest_epsilon(means, mark)) for mark in board.spec.marks} - {None, *means}
+        found += [plan_further(board.spec, case, epsilon) for epsilon in sorted(filter(None, wanted))]
+    return found
+
+
+def _planned_cost(planned: Sequence[PlannedCase], spec: Comparison, most: float | None) -> dict[str, Any]:
+    """What all runs will cost together, if that is allowed."""
+    cost = total_of(ahead(planned, len(spec.seeds)), public=is_public(planned))
+    if most is not None and (cost["epsilon"] is None or cost["epsilon"] > most):
+        raise InputError(
+            f"The comparison would cost more than epsilon {most:g} in all. {cost['text']}",
+            fix="Compare fewer methods, epsilons or seeds, or allow more.",
+        )
+    return cost
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "model.safetensors").exists() and not (folder / "checkpoint.safetensors").exists()
+
+
+def _check_place(place: Path, spec: Comparison) -> None:
+    """Refuse a folder with anything in it but this very comparison."""
+    there = place / SPEC_NAME
+    if there.exists() and Comparison.from_toml(there) != spec:
+        raise InputError(
+            f"{place} has another comparison.",
+            why=f"Its {there.name} differs, and results of different settings must not stand together.",
+            fix=f"Choose another folder, or go on with that one: adadp compare {there} --out {place}",
+        )
+    if not there.exists() and place.exists() and any(path.name != _LOCK_NAME for path in place.iterdir()):
+        raise InputError(
+            f"{place} is not empty, and it is no comparison.",
+            why="Its files would stand among the results.",
+            fix="Choose another folder.",
+        )
+
+
+@contextmanager
+def _occupied(place: Path, spec: Comparison) -> Iterator[None]:
+    """Hold the folder, which is new or that of the same comparison."""
+    lock = FileLock(place / _LOCK_NAME, timeout=0)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise InputError(
+            f"Another process is at work in {place}.", fix="Wait for it, or choose another folder."
+        ) from None
+    except OSError as error:
+        raise cannot_write(place, error) from error
+    try:
+        clean(place)
+        _check_place(place, spec)
+        if not (place / SPEC_NAME).exists():
+            write_atomic(place / SPEC_NAME, spec.to_toml().encode("utf-8"))
+        yield
+    finally:
+        lock.release()

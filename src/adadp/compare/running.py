@@ -1,0 +1,197 @@
+"""Many runs in a few processes of their own, one after the other in each.
+
+    Ctrl-C or a polite kill       each run saves itself after its step; then ``Interrupted``. A second does not wait
+    this process is killed        the others notice, save their runs and end
+    a run that fails              it is told (``finished`` with the error), and the next one begins
+    a process that dies           the same, and another process takes its place
+
+The processes are spawned, not forked: threads of PyTorch do not survive a fork. A script that calls this needs the
+usual ``if __name__ == "__main__":``. Workers block SIGINT, which a terminal sends to all of them; this process passes
+the request on once, as SIGTERM.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from adadp.compare.measuring import Measured, measured_run
+from adadp.config import TrainConfig
+from adadp.errors import Interrupted
+from adadp.train import Status
+from adadp.train.stopping import stop_requests
+
+_TICK = 0.5
+"""Seconds between two looks at what is running."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to make, in a folder."""
+
+    config: TrainConfig
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Running:
+    """A run that is under way: after ``step`` of ``steps``, both 0 as long as it has not begun to train."""
+
+    job: Job
+    step: int = 0
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class _Ended:
+    measured: Measured | None
+    error: str = ""
+    stopped: bool = False
+
+
+Finished = Callable[[Job, "Measured | None", str], None]
+Tick = Callable[[Sequence[Running]], None]
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_jobs(jobs: Sequence[Job], *, workers: int, finished: Finished, tick: Tick) -> None:
+    """Make all ``jobs``; ``finished`` gets each with what it came to or why it failed, ``tick`` what is running."""
+    waiting = list(jobs)
+    workers = max(1, min(workers, len(jobs)))
+    threads = max(1, cores() // workers)
+    team = [_Worker(threads) for _ in range(workers)] if jobs else []
+    done = 0
+    try:
+        with stop_requests() as stop:
+            while done < len(jobs):
+                for worker in team:
+                    if worker.running is None and waiting and not stop.is_set():
+                        worker.begin(waiting.pop(0))
+                busy = [worker for worker in team if worker.running is not None]
+                if stop.is_set():
+                    if not busy:
+                        raise Interrupted(f"Stopped with {done} of {len(jobs)} runs done in this call.")
+                    for worker in busy:
+                        worker.ask_to_stop()
+                tick([worker.running for worker in busy if worker.running is not None])
+                ready = wait([worker.pipe for worker in busy], timeout=_TICK)
+                for worker in [each for each in busy if each.pipe in ready]:
+                    job, ended = worker.hear()
+                    if ended is None:
+                        continue
+                    if not worker.process.is_alive() and not stop.is_set():
+                        worker.close()
+                        team[team.index(worker)] = _Worker(threads)
+                    if not (ended.stopped or (stop.is_set() and ended.measured is None)):
+                        done += 1
+                        finished(job, ended.measured, ended.error)
+    finally:
+        for worker in team:
+            worker.close()
+
+
+class _Worker:
+    """A process that makes one run after the other, seen from the process that asks it to."""
+
+    def __init__(self, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_work, args=(theirs, threads), daemon=True)
+        self.process.start()
+        theirs.close()  # or its end would go unnoticed
+        self.running: Running | None = None
+        self._asked = False
+
+    def begin(self, job: Job) -> None:
+        self.running = Running(job)
+        with suppress(OSError):  # it has died: that is heard of next
+            self.pipe.send(job)
+
+    def hear(self) -> tuple[Job, _Ended | None]:
+        """What it has to say: how far its run is (None), or how it ended."""
+        assert self.running is not None
+        job = self.running.job
+        try:
+            said = self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            said = _Ended(
+                None, f"Its process ended by itself (exit code {self.process.exitcode}), perhaps out of memory."
+            )
+        if isinstance(said, _Ended):
+            self.running = None
+            return job, said
+        self.running = Running(job, *said)
+        return job, None
+
+    def ask_to_stop(self) -> None:
+        """Once: the second time it would stop without saving."""
+        if not self._asked:
+            self.process.terminate()
+        self._asked = True
+
+    def close(self) -> None:
+        """End it: at once if it is in a run."""
+        self.pipe.close()
+        if self.running is not None:
+            self.process.kill()
+        self.process.join()
+
+
+def _work(pipe: Connection, threads: int) -> None:
+    """What a worker does until nobody asks for more."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch  # noqa: PLC0415  # the signals come first
+
+    while True:
+        torch.set_num_threads(threads)
+        try:
+            job: Job = pipe.recv()
+        except EOFError:
+            return
+        try:
+            ended = _Ended(measured_run(job.config, job.folder, watch=_teller(pipe)))
+        except Interrupted:
+            ended = _Ended(None, stopped=True)
+        except Exception as error:  # whatever it is, the other runs go on
+            ended = _Ended(None, f"{type(error).__name__}: {error}")
+        try:
+            pipe.send(ended)
+        except OSError:  # nobody is there any more
+            return
+
+
+def _teller(pipe: Connection) -> Callable[[Status], None]:
+    """Tells how far a run is, now and then."""
+    last = 0.0
+
+    def tell(status: Status) -> None:
+        nonlocal last
+        if time.monotonic() - last > _TICK:
+            last = time.monotonic()
+            with suppress(OSError):
+                pipe.send((status.step, status.steps))
+
+    return tell
+
+
+def _end_with_parent() -> None:
+    """When the process that asks is gone, the run at hand is saved and this process ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)

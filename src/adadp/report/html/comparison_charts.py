@@ -1,0 +1,104 @@
+"""The charts of a comparison: accuracy against epsilon, against epochs, and against epsilon spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from adadp.report.html.page import Axis, Chart, Series
+
+Case = Mapping[str, Any]
+Point = tuple[float, float]
+"""Where a run was (an epoch, an epsilon), and its accuracy there."""
+
+ACCURACY = Axis("test accuracy", percent=True)
+
+
+def shown_name(case: Case) -> str:
+    """The name of a case, marked where it is not private."""
+    return str(case["name"]) if case["private"] else f"{case['name']} (not private)"
+
+
+def budget_of(case: Case) -> float | None:
+    """The epsilon a case stands at: what was asked for, or what came of the noise that was given."""
+    if case["epsilon"] is not None:
+        return float(case["epsilon"])
+    found = [run["epsilon"] if case["private"] else run["claimed"] for run in case["runs"]]
+    return max((float(each) for each in found if each is not None), default=None)
+
+
+def by_epsilon(cases: Sequence[Case]) -> list[Chart]:
+    """Mean accuracy against epsilon with the spread over the seeds; dots by case where there is one epsilon only."""
+    title, caption = "Test accuracy against epsilon", "Means over the seeds; bars are one standard deviation each way."
+    budgets = sorted({budget for case in cases if (budget := budget_of(case)) is not None})
+    if len(budgets) < 2:
+        return [_dots(cases, caption)] if cases else []
+    series = []
+    for name in dict.fromkeys(shown_name(case) for case in cases):
+        own = [case for case in cases if shown_name(case) == name]
+        known = sorted(
+            ((budget, case) for case in own if (budget := budget_of(case)) is not None), key=lambda each: each[0]
+        )
+        endless = [(budget, case) for case in own if budget_of(case) is None for budget in (budgets[0], budgets[-1])]
+        series.append(_means(name, [at for at, _ in known or endless], [case for _, case in known or endless]))
+    return [Chart("epsilon", title, "line", Axis("epsilon", "log"), ACCURACY, tuple(series), caption, wide=True)]
+
+
+def _dots(cases: Sequence[Case], caption: str) -> Chart:
+    sides = [("private", [case for case in cases if case["private"]])]
+    sides.append(("not private", [case for case in cases if not case["private"]]))
+    series = tuple(_means(name, [shown_name(case) for case in own], own) for name, own in sides if own)
+    return Chart("cases", "Test accuracy", "dots", Axis("case", "category"), ACCURACY, series, caption, wide=True)
+
+
+def _means(name: str, places: Sequence[float | str], cases: Sequence[Case]) -> Series:
+    low = tuple(None if case["spread"] is None else case["mean"] - case["spread"] for case in cases)
+    high = tuple(None if case["spread"] is None else case["mean"] + case["spread"] for case in cases)
+    spread = any(each is not None for each in low)
+    return Series(
+        name,
+        tuple(places),
+        tuple(float(case["mean"]) for case in cases),
+        low if spread else None,
+        high if spread else None,
+        dashed=not all(case["private"] for case in cases),
+    )
+
+
+def by_epoch(cases: Sequence[Case], place: int, budget: str) -> Chart | None:
+    """Mean accuracy by epoch, of the epochs that every seed looked at."""
+    series = [_averaged(case, [_looks(run, "epoch", run["epochs"]) for run in case["runs"]]) for case in cases]
+    return _curves(series, f"epochs-{place}", f"Accuracy by epoch{budget}", Axis("epoch", whole=True))
+
+
+def by_spending(cases: Sequence[Case], place: int, budget: str) -> Chart | None:
+    """Mean accuracy by epsilon spent; cases whose epsilon is fixed ahead, or that have none, are left out."""
+    series = []
+    for case in cases:
+        runs = [_looks(run, "epsilon", run["epsilon"]) for run in case["runs"] if run["epsilon"] is not None]
+        if runs and all(len({at for at, _ in looks}) == len(looks) for looks in runs):
+            series.append(_averaged(case, runs))
+    return _curves(series, f"spent-{place}", f"Accuracy by epsilon spent{budget}", Axis("epsilon spent"))
+
+
+def _looks(run: Mapping[str, Any], name: str, last: float) -> list[Point]:
+    """The looks of a run at the test set, with ``name`` at the time; at the last one it is ``last``."""
+    found = [
+        (float(point[name]), float(point["test_accuracy"]))
+        for point in run["curve"]
+        if point.get("test_accuracy") is not None and point.get(name) is not None
+    ]
+    return [*(each for each in found if each[0] != last), (float(last), float(run["test_accuracy"]))]
+
+
+def _averaged(case: Case, runs: Sequence[Sequence[Point]]) -> Series:
+    shared = set.intersection(*({at for at, _ in run} for run in runs)) if runs else set()
+    places = tuple(sorted(shared))
+    means = tuple(fmean(dict(run)[at] for run in runs) for at in places)
+    return Series(shown_name(case), places, means, dashed=not case["private"])
+
+
+def _curves(series: Sequence[Series], name: str, title: str, axis: Axis) -> Chart | None:
+    drawn = tuple(each for each in series if len(each.x) > 1)
+    return Chart(name, title, "line", axis, ACCURACY, drawn) if drawn else None

@@ -1,0 +1,103 @@
+"""The tables of the page of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adadp.report.html.comparison_charts import shown_name
+from adadp.report.html.page import Command, Part, Section, Table
+from adadp.report.html.words import number, number_up, percent, points
+
+LEVEL = 0.05
+"""A difference is shown where its p-value, adjusted for all pairs, is below this."""
+
+Results = Mapping[str, Any]
+Case = Mapping[str, Any]
+
+
+def means(cases: Sequence[Case]) -> Table:
+    """Mean and spread of every case."""
+    columns = ("Case", "Epsilon", "Certified", "Mean", "Spread", "Seeds", "Seconds a run")
+    rows = tuple(
+        (
+            shown_name(each),
+            number(each["epsilon"]),
+            _certified(each),
+            "-" if each["mean"] is None else percent(each["mean"]),
+            "-" if each["spread"] is None else percent(each["spread"]),
+            str(len(each["runs"])),
+            "-" if each["seconds"] is None else f"{each['seconds']:.1f}",
+        )
+        for each in cases
+    )
+    caption = "Mean and spread (standard deviation) of the test accuracy over the seeds."
+    return Table(columns, rows, caption, wide=True)
+
+
+def _certified(case: Case) -> str:
+    """The largest epsilon of the runs of a case."""
+    if not case["private"]:
+        return "none"
+    return number_up(max(run["epsilon"] for run in case["runs"])) if case["runs"] else "-"
+
+
+def tests(results: Results) -> list[Section]:
+    """The paired gains of every case over every other."""
+    pairs = results["pairs"]
+    if not pairs:
+        return []
+    columns = ("Case", "Over", "Epsilon", "Gain", "95 % interval", "p", "p (Holm)", "Difference")
+    rows = tuple(
+        (
+            pair["name"],
+            pair["over"],
+            number(pair["epsilon"]),
+            "-" if pair["gain"] is None else points(pair["gain"]),
+            "-" if pair["low"] is None else f"{points(pair['low'])} to {points(pair['high'])}",
+            number(pair["p"]),
+            number(pair["p_holm"]),
+            "shown" if pair["p_holm"] is not None and pair["p_holm"] < LEVEL else "not shown",
+        )
+        for pair in pairs
+    )
+    caption = (
+        "Gains in percentage points, paired by seed, with a two-sided t-test. Holm's correction is over all pairs of "
+        f"the page; below {LEVEL:g} a difference counts as shown. Not shown does not mean equal."
+    )
+    return [Section("Who is ahead, and is it more than chance", (Table(columns, rows, caption, left=2, wide=True),))]
+
+
+def smallest(results: Results) -> list[Section]:
+    """The smallest epsilon with which a case reaches a mark."""
+    found = {(each["name"], each["mark"]): each["text"] for each in results["smallest"]}
+    if not found:
+        return []
+    names, marks = (list(dict.fromkeys(key[place] for key in found)) for place in (0, 1))
+    rows = tuple((name, *(found.get((name, mark), "-") for mark in marks)) for name in names)
+    caption = (
+        "The smallest epsilon of those tried from which on the mean never falls below the mark. Reading it off is a "
+        "search judged by the test set: it compares methods, and is no model's guarantee."
+    )
+    table = Table(("Case", *(f"reaches {percent(mark)}" for mark in marks)), rows, caption, wide=True)
+    return [Section("Smallest epsilon for an accuracy", (table,))]
+
+
+def failed(results: Results) -> list[Section]:
+    """What went wrong, if anything did."""
+    rows = tuple(
+        (each["name"], number(each["epsilon"]), str(each["seed"]), each["error"]) for each in results["failed"]
+    )
+    if not rows:
+        return []
+    table = Table(("Case", "Epsilon", "Seed", "Error"), rows, "They are in no figure of this page.", left=4, wide=True)
+    return [Section("Failed runs", (table,))]
+
+
+def commands(results: Results) -> tuple[Part, ...]:
+    """How to make the comparison again, and each run of it."""
+    rows = tuple((each["name"], number(each["epsilon"]), each["command"]) for each in results["cases"])
+    return (
+        Command(results["command"], "The whole comparison; runs that are finished are not trained again:"),
+        Table(("Case", "Epsilon", "One run of it (add a seed)"), rows, left=3, wide=True),
+    )

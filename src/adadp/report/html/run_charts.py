@@ -1,0 +1,168 @@
+"""The charts of a run: accuracy and privacy on the way, what each accountant says, and what changed over the epochs.
+
+a run whose test set was looked at once only   no curve of the accuracy; the page says how to get one
+a run of one epoch                             no curve of epsilon: it would be a point
+a run held by a filter                         the share of its budget that is used: its epsilon is fixed ahead
+a method that is not private                   what its paper would claim, marked as a claim
+an accountant far above the others             dots on a logarithmic axis; bars would have no honest length there
+settings that never change                     no chart: they stand in a table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from adadp.config import TrainConfig
+from adadp.plan import Plan
+from adadp.report.html.page import Axis, Chart, Series
+from adadp.report.html.words import number, small
+from adadp.schedules import Schedule, Uniform, parse_open, parse_schedule
+
+Line = Mapping[str, Any]
+"""One line of the metrics of a run."""
+
+STEPS = Axis("steps", whole=True, zero=True)
+ACCURACY = Axis("test accuracy", percent=True)
+
+_WIDE = 10
+"""Bars of values that differ by more than this factor say little: the small ones vanish."""
+
+
+def accuracy_chart(lines: Sequence[Line]) -> Chart | None:
+    """Test accuracy against steps; None where there is one look only."""
+    looks = [(float(line["step"]), line["test_accuracy"]) for line in lines if line.get("test_accuracy") is not None]
+    if len(looks) < 2:
+        return None
+    series = _series("test accuracy", looks)
+    return Chart("accuracy", "Test accuracy on the way", "line", STEPS, ACCURACY, (series,), "On the public test set.")
+
+
+def spending_chart(lines: Sequence[Line], delta: float | None) -> Chart | None:
+    """Epsilon against steps, or the used share of a budget; None for a run of one epoch, or without noise."""
+    if any("budget_used" in line for line in lines):
+        used = _series("budget used", _known(lines, "budget_used"))
+        caption = "The noise was chosen on the way; epsilon is the whole budget, whatever was used of it."
+        return _over_steps("Budget used", Axis("budget used", percent=True, zero=True), used, caption)
+    at = "" if delta is None else f" at delta = {small(delta)}"
+    claimed = _series("claimed", _known(lines, "claimed_epsilon"), dashed=True)
+    if claimed.x:
+        axis = Axis(f"claimed epsilon{at}", zero=True)
+        return _over_steps("Claimed epsilon", axis, claimed, "A claim, not a guarantee.")
+    spent = _series("epsilon", _known(lines, "epsilon"))
+    caption = "What everything released so far costs, what features released before the first step included."
+    return _over_steps("Privacy spent on the way", Axis(f"epsilon{at}", zero=True), spent, caption)
+
+
+def trade_chart(lines: Sequence[Line], final_epsilon: float | None) -> Chart | None:
+    """Test accuracy against epsilon spent; None where either stays the same or is known once only."""
+    pairs = [
+        (line["epsilon"], line["test_accuracy"])
+        for line in lines
+        if line.get("epsilon") is not None and line.get("test_accuracy") is not None
+    ]
+    last = [line["test_accuracy"] for line in lines if line.get("final")]
+    if final_epsilon is not None and last:
+        pairs.append((final_epsilon, last[-1]))
+    if len({epsilon for epsilon, _ in pairs}) < 2:
+        return None
+    title = "What the spent privacy bought"
+    caption = "The accuracy at every look. The epsilon at a point is that of a run planned to end there."
+    return Chart("trade", title, "line", Axis("epsilon spent"), ACCURACY, (_series("test accuracy", pairs),), caption)
+
+
+def accountants_chart(certificate: Mapping[str, Any]) -> Chart | None:
+    """What every accountant with a proof says; the certified one is a series of its own."""
+    checks = sorted(certificate["cross_check"], key=lambda each: float(each["epsilon"]))
+    if not checks:
+        return None
+    names = tuple(str(each["accountant"]) for each in checks)
+    values = [float(each["epsilon"]) for each in checks]
+    chosen = certificate["accountant"]
+    certified = tuple(value if name == chosen else None for name, value in zip(names, values, strict=True))
+    others = tuple(None if name == chosen else value for name, value in zip(names, values, strict=True))
+    wide = min(values) > 0 and max(values) > _WIDE * min(values)
+    caption = (
+        f"All are proofs about the same releases; the smallest is the tightest. Certified by {chosen}: between "
+        f"{certificate['epsilon_low']:.6g} and {certificate['epsilon_high']:.6g}, the upper end counts."
+    )
+    return Chart(
+        "accountants",
+        "Epsilon by accountant",
+        "dots" if wide else "bar",
+        Axis("accountant", "category"),
+        Axis(f"epsilon at delta = {small(certificate['delta'])}", "log" if wide else "linear"),
+        tuple(
+            Series(name, names, column)
+            for name, column in (("certified", certified), ("cross-check", others))
+            if any(value is not None for value in column)
+        ),
+        caption,
+    )
+
+
+def schedules(config: TrainConfig, certificate: Mapping[str, Any]) -> tuple[list[Chart], list[tuple[str, str]]]:
+    """What changed over the epochs as charts, and what stayed the same as a table."""
+    plan = _plan(certificate["plan"])
+    rate = _rate(config)
+    bound = getattr(plan.clip, "bound", None)
+    by_step: list[tuple[str, str, str, Callable[[int], float]]] = [
+        ("lot-size", "Lot size", "records in a lot, on average", plan.lot_size_at),
+    ]
+    if plan.noise is not None:
+        by_step.insert(0, ("noise", "Noise multiplier", "noise multiplier", plan.noise_multiplier_at))
+    if bound is None:
+        by_step.append(("clip", "Factor of the clip rule's bound", "factor", plan.clip_factor_at))
+    else:
+        by_step.append(("clip", "Clip bound", "clip bound", lambda step: bound * plan.clip_factor_at(step)))
+    if rate is not None:
+        by_step.append(("rate", "Learning rate", "rate", lambda step: rate.value_of(step, plan.epoch_of(step))))
+    done = certificate["steps_done"] + certificate["steps_lost"]
+    epochs = range(plan.epoch_of(done - 1) + 1 if done else 0)
+    starts = [plan.timetable.first_step(epoch) for epoch in epochs]
+    charts, constants = [], []
+    for name, title, unit, value_at in by_step:
+        values = [value_at(step) for step in starts]
+        if len(set(values)) > 1:
+            series = Series(title.lower(), tuple(float(epoch + 1) for epoch in epochs), tuple(map(float, values)))
+            charts.append(
+                Chart(name, f"{title} by epoch", "step", Axis("epoch", whole=True), Axis(unit, zero=True), (series,))
+            )
+        elif values:
+            constants.append((title, number(values[0])))
+    return charts, constants
+
+
+def _plan(stated: Mapping[str, Any]) -> Plan:
+    """The plan as far as the schedules of a run go, from what its certificate says about it."""
+    return Plan.of_noise(
+        noise=0.0 if stated["noise"] == "none" else parse_schedule(stated["noise"]),
+        records=stated["records"],
+        lot_size=stated["lot_size"],
+        steps=stated["steps"],
+        clip=stated["clip"],
+        sampling=stated["sampling"],
+        neighbours=stated["neighbours"],
+        lots=parse_schedule(stated["lots"]) if "lots" in stated else None,
+        clips=parse_schedule(stated["clip_factors"]) if "clip_factors" in stated else None,
+        keep_noise=stated.get("keep_noise", False),
+    )
+
+
+def _rate(config: TrainConfig) -> Schedule | None:
+    if config.lr_schedule is None:
+        return None if config.lr is None else Uniform(config.lr)
+    found = parse_open(config.lr_schedule)
+    return found.known() if config.lr is None else found.closed(config.lr)
+
+
+def _known(lines: Sequence[Line], name: str) -> list[tuple[float, float]]:
+    return [(float(line["step"]), line[name]) for line in lines if line.get(name) is not None]
+
+
+def _over_steps(title: str, axis: Axis, series: Series, caption: str) -> Chart | None:
+    return None if len(series.x) < 2 else Chart("spending", title, "line", STEPS, axis, (series,), caption)
+
+
+def _series(name: str, points: Sequence[tuple[float, float]], *, dashed: bool = False) -> Series:
+    return Series(name, tuple(x for x, _ in points), tuple(y for _, y in points), dashed=dashed)

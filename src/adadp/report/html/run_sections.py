@@ -1,0 +1,157 @@
+"""The sections of the page of a run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adadp.config import TrainConfig
+from adadp.errors import RunError
+from adadp.report.html.page import Chart, Command, Matrix, Part, Section, Table, Words
+from adadp.report.html.run_charts import (
+    Line,
+    accountants_chart,
+    accuracy_chart,
+    schedules,
+    spending_chart,
+    trade_chart,
+)
+from adadp.report.html.words import meaning, number, number_up, whole
+from adadp.runs import RunFolder, certificate_digest
+
+Certificate = Mapping[str, Any]
+
+
+def final_accuracy(lines: Sequence[Line]) -> float | None:
+    """The accuracy at the last look at the test set; None where there was none."""
+    found = [line["test_accuracy"] for line in lines if line.get("test_accuracy") is not None]
+    return float(found[-1]) if found else None
+
+
+def protection(certificate: Certificate) -> Section:
+    """What the certificate states, in the words of who is affected."""
+    title = "What this protects, and what it does not"
+    open_to_all = [*certificate["disclosed"], *(f"Not charged: {each}" for each in certificate["not_charged"])]
+    if not certificate["private"]:
+        why = (certificate.get("reason", ""), certificate.get("claimed_by_paper", {}).get("text", ""))
+        parts: list[Part] = [
+            Words(tuple(each for each in why if each), "Nothing is protected", "bad"),
+            Words(("Do not publish this model if its records must stay private.",), "What follows", "warn"),
+        ]
+        return Section(title, tuple(parts))
+    features = certificate.get("features", {})
+    protects = [
+        certificate["protects"],
+        f"One record is: {certificate['record']}",
+        *(f"Released privately before the training, and charged: {each}" for each in features.get("released", ())),
+        *(f"Public from the start, so nothing to protect: {each}" for each in features.get("public", ())),
+        *([certificate["search"]["text"]] if "search" in certificate else []),
+    ]
+    limits = [
+        "What holds for many records alike: to learn that is the purpose of the model.",
+        "Several records that belong to one person: each of them is protected, all of them together less.",
+        *open_to_all,
+    ]
+    parts = [
+        Words(tuple(protects), "Protected", "good", listed=True),
+        Words(tuple(limits), "Not protected", "warn", listed=True),
+        Words(
+            meaning(certificate["epsilon"], certificate["delta"], certificate["neighbours"]),
+            f"What epsilon {number_up(certificate['epsilon'])} means",
+        ),
+    ]
+    notes = (f"Randomness: {certificate['randomness']}.", *certificate["notes"])
+    parts.append(Words(notes, "Notes", listed=True))
+    return Section(title, tuple(parts))
+
+
+def progress(config: TrainConfig, lines: Sequence[Line], certificate: Certificate | None) -> list[Section]:
+    """Accuracy and privacy on the way, and what every accountant says in the end."""
+    final = None if certificate is None else certificate["epsilon"]
+    accuracy = accuracy_chart(lines)
+    curves = [accuracy, spending_chart(lines, config.delta), trade_chart(lines, final)]
+    parts: list[Part] = [chart for chart in curves if chart is not None]
+    if accuracy is None and final_accuracy(lines) is not None:
+        advice = "The test set was looked at once, at the end. For a curve, train with --evaluate-every 1."
+        parts.append(Words((advice,)))
+    by_accountant = accountants_chart(certificate) if certificate is not None and certificate["private"] else None
+    parts += [] if by_accountant is None else [by_accountant]
+    return [Section("Accuracy and privacy on the way", tuple(parts))] if parts else []
+
+
+def mistakes(folder: RunFolder) -> list[Section]:
+    """The confusion matrix of the folder, if it has one."""
+    found = folder.confusion()
+    if found is None:
+        return []
+    try:
+        matrix = Matrix(
+            tuple(str(each) for each in found["labels"]),
+            tuple(tuple(int(each) for each in row) for row in found["counts"]),
+            "Rows: the true class, columns: what the model says. The last column is the share of a class that was "
+            "found (recall).",
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"{folder.confusion_path} is no matrix of mistakes: {error}.", fix="Put the run's own file back."
+        ) from error
+    return [Section("Which classes are confused", (matrix,), "Counts on the public test set.")]
+
+
+def over_the_epochs(config: TrainConfig, certificate: Certificate) -> list[Section]:
+    """What followed a schedule, and what did not."""
+    charts, constants = schedules(config, certificate)
+    parts: list[Chart | Table] = [*charts]
+    if constants:
+        parts.append(Table(("The same in every epoch", ""), tuple(constants)))
+    text = "Noise is measured in multiples of what one record can contribute."
+    return [Section("What changed over the epochs", tuple(parts), text)] if parts else []
+
+
+def settings(config: TrainConfig, certificate: Certificate | None) -> Section:
+    """Every setting, everything that was charged, and the software."""
+    rows = tuple((name, _plain(value)) for name, value in config.as_dict().items())
+    parts: list[Part] = [Table(("Setting", "Value"), rows, left=2)]
+    if certificate is not None:
+        charged = tuple((each["text"], whole(each["count"])) for each in certificate["charged"])
+        versions = tuple((name, str(value)) for name, value in certificate["versions"].items())
+        parts += [
+            Table(("Charged to the ledger", "Times"), charged),
+            Table(("Software", "Version"), versions, left=2),
+        ]
+    return Section("Settings", tuple(parts))
+
+
+def again(folder: RunFolder, certificate: Certificate | None) -> Section:
+    """How to check the run, and how to make it again."""
+    place = shlex.quote(folder.path.name)
+    config = folder.config
+    if config.data == "python":
+        rerun = Words(("The data was handed over in Python (adadp.fit), so no command runs this again.",))
+        return Section("Check it, run it again", (rerun, *_checks(place, certificate)))
+    again: Part = Command(config.as_command(), "Run it again, with every setting written out:")
+    if certificate is None:
+        again = Command(f"adadp train --resume {place}", "Go on with the run:")
+    return Section("Check it, run it again", (again, *_checks(place, certificate)))
+
+
+def _checks(place: str, certificate: Certificate | None) -> tuple[Part, ...]:
+    if certificate is None:
+        return ()
+    digests = [
+        ("certificate", certificate_digest(certificate)),
+        ("model", certificate["model_digest"]),
+        ("configuration", certificate["config_digest"]),
+        ("head of the ledger", certificate["ledger"]["head"]),
+    ]
+    caption = "Keep the first one elsewhere to pin the run: who can write the folder can write all of it anew."
+    verify = "Compute the guarantee again from the ledger, and check the model; call it where the run's folder is:"
+    return (
+        Command(f"adadp verify {place}", verify),
+        Table(("SHA-256 of", "Digest"), tuple(digests), caption, left=2, wide=True),
+    )
+
+
+def _plain(value: object) -> str:
+    return number(value) if isinstance(value, float) else str(value)

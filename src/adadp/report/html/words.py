@@ -1,0 +1,101 @@
+"""How numbers are written on a page, and what epsilon means to somebody who never heard of it."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Context, Decimal
+
+from adadp import checks
+
+FALSE_ALARMS = 0.05
+"""The rate of false alarms that a guarantee is explained with."""
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with two digits."""
+    return f"{100 * share:.2f} %"
+
+
+def percent_up(share: float) -> str:
+    """A bound on a share, rounded up, so that what is written still holds."""
+    return f"{(100 * Decimal(repr(share))).quantize(Decimal('0.01'), ROUND_CEILING)} %"
+
+
+def points(share: float) -> str:
+    """A difference of shares in percentage points, with its sign."""
+    return f"{100 * share:+.2f}"
+
+
+def number(value: float | None) -> str:
+    """Four digits are enough to read; a dash where there is none."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def number_up(value: float) -> str:
+    """A bound with four digits, rounded up, so that what is written still holds."""
+    rounded = Context(prec=4, rounding=ROUND_CEILING).create_decimal(repr(value))
+    return f"{float(rounded):.4g}"
+
+
+def small(value: float) -> str:
+    """A delta: 1e-5, and not 1e-05."""
+    return f"{value:g}".replace("e-0", "e-")
+
+
+def whole(value: int) -> str:
+    """A count with its thousands set apart."""
+    return f"{value:,}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, or minutes and hours where there are many."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def detection(epsilon: float, delta: float, false_alarms: float = FALSE_ALARMS) -> float:
+    """How often, at most, a test that raises ``false_alarms`` finds the record it looks for.
+
+    A test tells two neighbouring data sets apart by the model. (epsilon, delta)-differential privacy holds for the set
+    of outcomes where it raises an alarm, and for the set where it does not, with the data sets in either order. With a
+    rate a of false alarms and a rate t of true ones that is t <= e^epsilon a + delta, and, from the outcomes without an
+    alarm, 1 - a <= e^epsilon (1 - t) + delta (Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015).
+
+        epsilon = 0                          t <= a + delta: as good as guessing
+        epsilon so large that e^epsilon      1 or next to it: the guarantee rules nothing out
+        overflows
+    """
+    epsilon, delta = checks.non_negative("epsilon", epsilon), checks.probability("delta", delta)
+    alarms = checks.probability("false_alarms", false_alarms)
+    by_alarms = math.exp(min(epsilon, 700.0)) * alarms + delta
+    by_silence = 1 - math.exp(-epsilon) * max(0.0, 1 - alarms - delta)
+    return max(alarms, min(1.0, by_alarms, by_silence))
+
+
+_QUESTION = {
+    "add-remove": "whether one given record was among the training data",
+    "replace-one": "which of two given records was among the training data",
+    "zero-out": "whether one given record was blanked out of the training data",
+}
+
+
+def meaning(epsilon: float, delta: float, neighbours: str) -> tuple[str, ...]:
+    """The guarantee in words for somebody who decides, and not computes."""
+    found, alarms = detection(epsilon, delta), f"{100 * FALSE_ALARMS:.0f} %"
+    lines = [
+        f"Somebody who sees the model, and may know every other record, wants to find out {_QUESTION[neighbours]}. "
+        f"Any test of theirs that raises a false alarm in {alarms} of all cases detects it in at most "
+        f"{percent_up(found)}; guessing without the model detects it in {alarms}.",
+        f"Epsilon {number_up(epsilon)} bounds how much more likely one record can make any outcome: at most by the "
+        f"factor {_factor(epsilon)}, up to a probability of delta = {small(delta)}. The smaller both are, the stronger "
+        "is the guarantee. It holds for every attack, known or not, and nothing that becomes known later weakens it.",
+    ]
+    if found > 0.9:
+        lines.append("At so large an epsilon the guarantee alone rules out very little.")
+    return tuple(lines)
+
+
+def _factor(epsilon: float) -> str:
+    return number_up(math.exp(epsilon)) if epsilon < 700 else "infinity, for all practical purposes"

@@ -1,0 +1,89 @@
+"""The picture an item asks for, of what has been measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from adadp.reproduce.items import BARS, CURVES, Case, Item
+from adadp.reproduce.storing import Run, Store
+
+
+def draw(target: Path, store: Store) -> None:
+    """Write the picture of the item in ``store``: the cases that have runs."""
+    item, found = store.item, store.runs()
+    cases = [case for case in item.cases if found.get(case.name)]
+    runs = [found[case.name] for case in cases]
+    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    axes.set_ylabel("test accuracy, %")
+    axes.grid(alpha=0.3)
+    if item.picture == CURVES:
+        _curves(axes, cases, runs)
+    elif item.picture == BARS:
+        _bars(axes, cases, runs)
+    else:
+        _sweep(axes, item, cases, runs)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=90)
+    plt.close(figure)
+
+
+def _curves(axes: Axes, cases: Sequence[Case], runs: Sequence[Sequence[Run]]) -> None:
+    """Mean accuracy after every epoch, in a band from the least to the most, as long as all seeds went on."""
+    for case, each in zip(cases, runs, strict=True):
+        curves = [[100 * float(point["test_accuracy"]) for point in run["curve"]] for run in each]
+        by_epoch = list(zip(*curves, strict=False))
+        epochs = range(1, len(by_epoch) + 1)
+        style = "-" if each[0]["private"] else "--"
+        label = case.name if each[0]["private"] else f"{case.name} (not private)"
+        (line,) = axes.plot(epochs, [statistics.mean(values) for values in by_epoch], style, label=label)
+        least, most = [min(values) for values in by_epoch], [max(values) for values in by_epoch]
+        axes.fill_between(epochs, least, most, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set_xlabel("epochs")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _points(runs: Sequence[Sequence[Run]]) -> tuple[list[float], list[list[float]]]:
+    """Means in percent, and how far the least and the most are from them."""
+    found = [[100 * float(run["test_accuracy"]) for run in each] for each in runs]
+    means = [statistics.mean(each) for each in found]
+    down = [mean - min(each) for mean, each in zip(means, found, strict=True)]
+    up = [max(each) - mean for mean, each in zip(means, found, strict=True)]
+    return means, [down, up]
+
+
+def _bars(axes: Axes, cases: Sequence[Case], runs: Sequence[Sequence[Run]]) -> None:
+    """Mean accuracy with bars from the least to the most, and what was printed."""
+    means, reach = _points(runs)
+    axes.errorbar(range(len(cases)), means, yerr=reach, fmt="o", capsize=4, color="tab:blue", label="accuracy")
+    given = [(place, 100 * case.printed[0]) for place, case in enumerate(cases) if case.printed]
+    if given:
+        axes.plot([x for x, _ in given], [y for _, y in given], "x", color="tab:red", label="printed")
+    names = [case.name.replace(", ", ",\n") for case in cases]
+    axes.set_xticks(range(len(cases)), names, fontsize=8, rotation=30, ha="right")
+    axes.legend(frameon=False)
+
+
+def _sweep(axes: Axes, item: Item, cases: Sequence[Case], runs: Sequence[Sequence[Run]]) -> None:
+    """Mean accuracy along what is varied; how long the runs were too, where that differs."""
+    means, reach = _points(runs)
+    where = [float(case.x if case.x is not None else place) for place, case in enumerate(cases)]
+    axes.errorbar(where, means, yerr=reach, fmt="o-", capsize=4, color="tab:blue", label="accuracy")
+    axes.set_xlabel(item.picture or "")
+    axes.set_xscale("log" if item.log else "linear")
+    epochs = [statistics.mean(int(run["epochs"]) for run in each) for each in runs]
+    if len(set(epochs)) > 1:
+        length = axes.twinx()
+        length.plot(where, epochs, "s--", color="tab:orange", label="epochs")
+        length.set_ylabel("epochs")
+        length.set_ylim(bottom=0)
+        axes.figure.legend(loc="outside upper right", ncols=2, frameon=False)

@@ -1,0 +1,104 @@
+"""What was measured of an item, in one JSON file: results/<paper>/<item>.json, and apart from it <item>.quick.json.
+
+several processes at once              each adds its own: the file is locked while it is read and replaced
+an item whose settings have changed    what was measured with others is dropped, never shown beside new results
+a kill while it is written             the file as it was
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from adadp.config import TrainConfig
+from adadp.errors import RunError
+from adadp.reproduce.items import Item
+from adadp.runs.atomic import write_atomic
+
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Store:
+    """The results of one item, quick or full."""
+
+    item: Item
+    out: Path
+    quick: bool = False
+
+    @property
+    def path(self) -> Path:
+        ending = ".quick.json" if self.quick else ".json"
+        return self.out / "results" / self.item.paper / f"{self.item.name}{ending}"
+
+    @property
+    def pictures(self) -> list[Path]:
+        """Where its pictures are or belong: the one drawn of its runs first, then those its commands draw."""
+        name = f"{self.item.paper}-{self.item.name}{'-quick' if self.quick else ''}"
+        drawn = [f"{name}.png"] if self.item.picture else []
+        drawn += [f"{name}-{number}.png" for number, _ in enumerate(self.item.drawings, start=1)]
+        return [self.out / "images" / each for each in drawn]
+
+    def runs(self) -> dict[str, list[Run]]:
+        """What was trained, by the name of its configuration; only what has the settings of the file now."""
+        content = self._content()["runs"]
+        asked = self.item.runs(quick=self.quick)
+        return {
+            name: content[name]["runs"]
+            for name, config in asked.items()
+            if name in content and content[name]["command"] == config.as_command()
+        }
+
+    def answers(self) -> dict[str, float]:
+        """What commands answered, by case."""
+        content = self._content()["answers"]
+        return {
+            case.name: content[case.name]["value"]
+            for case in self.item.cases
+            if case.name in content and content[case.name]["command"] == self.item.command(case.name, quick=self.quick)
+        }
+
+    def keep_run(self, name: str, config: TrainConfig, run: Run) -> None:
+        """Add ``run``, in place of an earlier one of its seed."""
+        with self._locked():
+            content, command = self._content(), config.as_command()
+            known = content["runs"].get(name, {"command": command, "runs": []})
+            others = [each for each in known["runs"] if each["seed"] != run["seed"]]
+            runs = [run] if known["command"] != command else [*others, run]
+            content["runs"][name] = {"command": command, "runs": sorted(runs, key=lambda each: int(each["seed"]))}
+            self._write(content)
+
+    def keep_answers(self, answers: Mapping[str, float]) -> None:
+        """Add what the commands of some cases answered."""
+        with self._locked():
+            content = self._content()
+            for name, value in answers.items():
+                content["answers"][name] = {"command": self.item.command(name, quick=self.quick), "value": value}
+            self._write(content)
+
+    def _content(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return {"item": self.item.path, "quick": self.quick, "runs": {}, "answers": {}}
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"{self.path} cannot be read: {error}.", fix="Repair it, or remove it to start anew."
+            ) from error
+        return found
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.path, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode("utf-8"))
+
+    def _locked(self) -> FileLock:
+        """One process at a time. The lock is no file beside the results, where it would be left behind."""
+        name = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:16]
+        return FileLock(Path(tempfile.gettempdir()) / f"adadp-results-{name}.lock")

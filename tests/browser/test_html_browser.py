@@ -1,0 +1,209 @@
+"""Pages in a real browser: charts show the numbers of the run, downloads hold them, and nothing is asked of a network.
+
+Needs chromium. Without it the tests are skipped, unless ADADP_BROWSER_REQUIRED is set.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import os
+import shutil
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from report_samples import small_comparison, small_run
+
+from adadp.report.html import comparison_page, page_of, render, write_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
+HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 2'>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        sync_playwright = None
+    if sync_playwright is None or CHROMIUM is None:
+        missing = "playwright is not installed" if sync_playwright is None else "there is no chromium"
+        if os.environ.get("ADADP_BROWSER_REQUIRED"):
+            pytest.fail(f"{missing}, and ADADP_BROWSER_REQUIRED is set")
+        pytest.skip(missing)
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(
+            executable_path=CHROMIUM, args=[*FLAGS, "--disable-sync", "--no-first-run"], timeout=120_000
+        )
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A finished run whose class names are hostile."""
+    folder = small_run(tmp_path_factory.mktemp("browser") / "run", lr_schedule="time:s0=0.5,k=0.5")
+    folder.confusion_path.write_text(json.dumps({"labels": [HOSTILE, "b"], "counts": [[60, 3], [2, 49]]}))
+    write_report(folder.path)
+    return folder.path
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("browser") / "comparison"
+    small_comparison(out)
+    return out
+
+
+@contextmanager
+def opened(browser, folder: Path, *, width: int = 1400, scheme: str = "light") -> Iterator:
+    """The page of ``folder``; whatever it asks for but itself, and every error in it, fails the test."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, accept_downloads=True, reduced_motion="reduce"
+    )
+    page, address = context.new_page(), (folder / "report.html").as_uri()
+    asked, errors = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type in {"error", "warning"} else None)
+    page.goto(address)
+    page.wait_for_function("window.adadpCharts !== undefined")
+    yield page
+    context.close()
+    assert [each for each in asked if not each.startswith("blob:")] == [address]
+    assert errors == []
+
+
+def drawn(page) -> dict[str, list]:
+    """What the charts hold: for each the names of its series with their points."""
+    return page.evaluate(
+        "Object.fromEntries(Object.entries(adadpCharts).map(([name, chart]) =>"
+        "[name, chart.getOption().series.map((each) => [each.name, each.data])]))"
+    )
+
+
+def expected(folder: Path) -> dict[str, list]:
+    found = {}
+    for chart in page_of(folder).charts():
+        flat = chart.kind in {"bar", "dots"}
+        found[chart.name] = [
+            [each.name, [[y, x] if flat else [x, y] for x, y in zip(each.x, each.y, strict=True)]]
+            for each in chart.series
+        ]
+    return found
+
+
+def test_a_real_comparison_has_a_page(comparison):
+    found = json.loads((comparison / "results.json").read_bytes())
+    before = copy.deepcopy(found)
+    page = comparison_page(found)
+    assert found == before
+    assert {chart.name for chart in page.charts()} == {"epsilon", "epochs-1", "spent-1", "epochs-2", "spent-2"}
+    assert write_report(comparison).read_text(encoding="utf-8") == render(page)
+
+
+def test_the_charts_of_a_run_hold_its_numbers(browser, run):
+    with opened(browser, run) as page:
+        assert drawn(page) == expected(run)
+        assert set(drawn(page)) == {"accuracy", "spending", "trade", "accountants", "rate"}
+        assert page.locator(".plot svg").count() == 5
+        looks = [
+            line["test_accuracy"] for line in map(json.loads, (run / "metrics.jsonl").open()) if "test_accuracy" in line
+        ]
+        assert [y for _, y in drawn(page)["accuracy"][0][1]] == looks
+        assert page.evaluate("window.broken") is None
+        assert page.locator("th", has_text="window.broken = 1").count() == 2
+
+
+def test_the_charts_of_a_comparison_hold_its_numbers_and_error_bars(browser, comparison):
+    write_report(comparison)
+    cases = json.loads((comparison / "results.json").read_bytes())["cases"]
+    with opened(browser, comparison) as page:
+        assert drawn(page) == expected(comparison)
+        means = {name: dict(map(tuple, points)) for name, points in drawn(page)["epsilon"]}
+        assert means == {
+            name: {case["epsilon"]: case["mean"] for case in cases if case["name"] == name}
+            for name in ("adadp", "dpsgd")
+        }
+        bars = page.evaluate(
+            "adadpCharts.epsilon.getOption().series[0].markLine.data.map((ends) => ends.map((e) => e.coord))"
+        )
+        ends = [[case["epsilon"], case["mean"] + sign * case["spread"]] for case in cases[:2] for sign in (-1, 1)]
+        assert [point for bar in bars for point in bar] == ends
+
+
+@pytest.mark.parametrize("chart", ["accuracy", "accountants"])
+def test_downloads_are_real_files_with_the_same_numbers(browser, run, tmp_path, chart):
+    with opened(browser, run) as page:
+        for kind in ("csv", "svg", "png"):
+            with page.expect_download() as waiting:
+                page.locator(f'[data-chart="{chart}"] [data-save="{kind}"]').click()
+            assert waiting.value.suggested_filename == f"{chart}.{kind}"
+            waiting.value.save_as(tmp_path / f"{chart}.{kind}")
+    described = next(each for each in page_of(run).charts() if each.name == chart)
+    assert (tmp_path / f"{chart}.csv").read_text() == described.csv()
+    rows = list(csv.reader((tmp_path / f"{chart}.csv").open(newline="")))[1:]
+    assert [float(row[2]) for row in rows] == [row[2] for row in described.rows]
+    text = "".join(ET.parse(tmp_path / f"{chart}.svg").getroot().itertext())
+    assert described.title in text
+    with Image.open(tmp_path / f"{chart}.png") as picture:
+        assert picture.size == (1800, 1040)
+        assert len(picture.convert("RGB").getcolors(1 << 24) or []) > 20
+
+
+def test_the_data_of_a_chart_can_be_read_as_a_table(browser, run):
+    with opened(browser, run) as page:
+        table = page.locator('[data-chart="accuracy"] details table')
+        assert not table.is_visible()
+        page.locator('[data-chart="accuracy"] summary').click()
+        assert table.is_visible()
+        assert table.locator("tbody tr").count() == 4
+        for plot in page.locator(".plot").all():
+            assert plot.get_attribute("role") == "img"
+            assert len(plot.get_attribute("aria-label") or "") > 20
+
+
+def test_dark_follows_the_system_and_the_button_is_remembered(browser, run):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    ink = "adadpCharts.accuracy.getOption().xAxis[0].axisLabel.color"
+    with opened(browser, run) as page:
+        light, light_ink = page.evaluate(ground), page.evaluate(ink)
+        page.locator("#theme").click()
+        dark, dark_ink = page.evaluate(ground), page.evaluate(ink)
+        assert light != dark
+        assert light_ink != dark_ink
+    with opened(browser, run, scheme="dark") as page:
+        assert page.evaluate(ground) == dark
+        assert page.evaluate(ink) == dark_ink
+        page.locator("#theme").click()
+        assert page.evaluate(ground) == light
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate(ink) == light_ink
+        assert page.evaluate("localStorage.getItem('adadp-theme')") == "light"
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("kind", ["run", "comparison"])
+def test_no_page_is_wider_than_the_window(browser, request, kind, width):
+    folder = request.getfixturevalue(kind)
+    write_report(folder)
+    with opened(browser, folder, width=width) as page:
+        page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        widest = page.evaluate("Math.max(...[...document.querySelectorAll('.plot svg')].map((e) => e.clientWidth))")
+        assert widest <= width
+
+
+def test_charts_follow_the_window(browser, run):
+    with opened(browser, run) as page:
+        page.set_viewport_size({"width": 400, "height": 900})
+        fits = (
+            "[...document.querySelectorAll('.plot')].every((e) => e.querySelector('svg').clientWidth === e.clientWidth)"
+        )
+        page.wait_for_function(fits)

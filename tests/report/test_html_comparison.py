@@ -1,0 +1,199 @@
+"""The page of a comparison: who is ahead only where a test supports it, and no case that is not private wins."""
+
+from __future__ import annotations
+
+import pytest
+
+from adadp.errors import InputError
+from adadp.report.html import Table, Words, comparison_page, render
+
+RUN = {"seed": 0, "epsilon": 1.0, "claimed": None, "seconds": 1.0, "epochs": 2}
+
+
+def run(accuracy, *, curve=(), **fields):
+    return {**RUN, "test_accuracy": accuracy, "curve": list(curve), "folder": "runs/x", **fields}
+
+
+def case(name, epsilon, mean, *, private=True, runs=None, spread: float | None = 0.01):
+    return {
+        "name": name,
+        "epsilon": epsilon,
+        "method": name,
+        "private": private,
+        "not_private": None if private else "It reads raw gradients.",
+        "features": "none",
+        "model": "linear",
+        "command": f"adadp train --method {name}",
+        "mean": mean,
+        "spread": spread,
+        "seconds": 1.0,
+        "runs": [run(mean, epsilon=epsilon if private else None)] if runs is None else runs,
+    }
+
+
+def pair(name, over, gain, p_holm, epsilon=1.0):
+    low, high = (None, None) if p_holm is None else (gain - 0.01, gain + 0.01)
+    return {
+        "epsilon": epsilon,
+        "name": name,
+        "over": over,
+        "seeds": 3,
+        "gain": gain,
+        "low": low,
+        "high": high,
+        "p": p_holm,
+        "p_holm": p_holm,
+    }
+
+
+def results(cases, pairs=(), **fields):
+    return {
+        "format": 1,
+        "title": "A comparison",
+        "command": "adadp compare --data cancer",
+        "made_with": "adadp 0.1.0",
+        "data": "cancer",
+        "public": True,
+        "delta": 1e-5,
+        "neighbours": "add-remove",
+        "sampling": "poisson",
+        "seeds": [0, 1, 2],
+        "marks": [],
+        "cases": list(cases),
+        "pairs": list(pairs),
+        "smallest": [],
+        "total": {"runs": 2, "epsilon": 3.0, "delta": 1e-5, "text": "All runs together cost epsilon 3."},
+        "failed": [],
+        **fields,
+    }
+
+
+def charts_of(page):
+    return {chart.name: chart for chart in page.charts()}
+
+
+THREE = [case("a", 1.0, 0.95), case("b", 1.0, 0.94), case("c", 1.0, 0.93)]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "verdict"),
+    [
+        ([pair("a", "b", 0.01, 0.01), pair("a", "c", 0.02, 0.01)], "At epsilon 1: a is best, with 95.00 %."),
+        ([pair("b", "a", -0.01, 0.01), pair("c", "a", -0.02, 0.01)], "At epsilon 1: a is best, with 95.00 %."),
+        (
+            [pair("a", "b", 0.01, 0.05), pair("a", "c", 0.02, 0.049)],
+            "At epsilon 1: a (95.00 %) is ahead of c; no difference shown to b.",
+        ),
+        (
+            [pair("a", "b", 0.01, 0.2), pair("a", "c", 0.02, None)],
+            "At epsilon 1: no difference to the best mean shown (a, 95.00 %).",
+        ),
+        (
+            [pair("a", "b", 0.01, 0.01, epsilon=2.0)],
+            "At epsilon 1: no difference to the best mean shown (a, 95.00 %).",
+        ),
+        ([], "At epsilon 1: no difference to the best mean shown (a, 95.00 %)."),
+    ],
+)
+def test_a_winner_needs_a_test_that_supports_it(pairs, verdict):
+    assert comparison_page(results(THREE, pairs)).lead == (verdict,)
+
+
+def test_a_case_alone_is_not_called_best():
+    assert comparison_page(results(THREE[:1])).lead == ("At epsilon 1: a reaches 95.00 %.",)
+
+
+def test_a_case_that_is_not_private_never_wins_and_is_marked_everywhere():
+    leaky = [case("published", epsilon, 0.99, private=False) for epsilon in (1.0, 2.0)]
+    cases = [case("a", 1.0, 0.95), case("a", 2.0, 0.96), *leaky]
+    page = comparison_page(results(cases, [pair("published", "a", 0.04, 0.001)]))
+    assert (page.status, page.tone) == ("2 OF 4 CASES NOT PRIVATE", "warn")
+    assert page.lead == ("At epsilon 1: a reaches 95.00 %.", "At epsilon 2: a reaches 96.00 %.")
+    private, open_ = charts_of(page)["epsilon"].series
+    assert (private.name, private.dashed) == ("a", False)
+    assert (open_.name, open_.dashed) == ("published (not private)", True)
+    (table,) = [p for s in page.sections for p in s.parts if isinstance(p, Table) and p.columns[2] == "Certified"]
+    assert [row[2] for row in table.rows] == ["1", "2", "none", "none"]
+    red = [p for s in page.sections for p in s.parts if isinstance(p, Words) and p.tone == "bad"]
+    assert [part.lines for part in red] == [("published: It reads raw gradients.",)]
+
+
+def test_a_run_without_noise_is_a_level_across_the_chart():
+    level = case("sgd", None, 0.99, private=False)
+    chart = charts_of(comparison_page(results([case("a", 1.0, 0.95), case("a", 2.0, 0.96), level])))["epsilon"]
+    assert (chart.series[1].x, chart.series[1].y) == ((1.0, 2.0), (0.99, 0.99))
+
+
+def test_noise_that_was_given_stands_at_the_epsilon_it_came_to():
+    cases = [case("a", None, mean, runs=[run(mean, epsilon=spent)]) for mean, spent in ((0.9, 3.0), (0.8, 0.7))]
+    chart = charts_of(comparison_page(results(cases)))["epsilon"]
+    assert chart.series[0].x == (0.7, 3.0)
+    assert chart.series[0].y == (0.8, 0.9)
+
+
+def test_error_bars_are_one_spread_each_way_and_none_with_one_seed():
+    (series,) = charts_of(comparison_page(results([case("a", 1.0, 0.9), case("a", 2.0, 0.95)])))["epsilon"].series
+    assert series.low == pytest.approx((0.89, 0.94))
+    assert series.high == pytest.approx((0.91, 0.96))
+    once = [case("a", 1.0, 0.9, spread=None), case("a", 2.0, 0.95, spread=None)]
+    (series,) = charts_of(comparison_page(results(once, seeds=[0])))["epsilon"].series
+    assert series.low is series.high is None
+
+
+def test_one_epsilon_is_drawn_as_dots():
+    chart = charts_of(comparison_page(results(THREE)))["cases"]
+    assert chart.kind == "dots"
+    assert chart.series[0].x == ("a", "b", "c")
+
+
+def test_curves_are_means_over_the_seeds_of_what_all_of_them_saw():
+    def seen(*looks):
+        return [
+            {"step": epoch, "epoch": epoch, "epsilon": epoch / 2, "test_accuracy": accuracy}
+            for epoch, accuracy in looks
+        ]
+
+    runs = [
+        run(0.9, curve=seen((1, 0.5)), epsilon=1.0),
+        run(0.7, curve=[*seen((1, 0.3)), {"step": 2, "epoch": 2, "epsilon": 1.0}], epsilon=1.0),
+    ]
+    charts = charts_of(comparison_page(results([case("a", 1.0, 0.8, runs=runs)])))
+    for name, places in (("epochs-1", (1.0, 2.0)), ("spent-1", (0.5, 1.0))):
+        (series,) = charts[name].series
+        assert series.x == places
+        assert series.y == pytest.approx((0.4, 0.8))
+
+
+def test_runs_whose_epsilon_is_fixed_ahead_have_no_curve_by_spending():
+    looks = [{"step": epoch, "epoch": epoch, "epsilon": 1.0, "test_accuracy": 0.5} for epoch in (1, 2)]
+    runs = [run(0.9, curve=looks, epsilon=1.0, epochs=3)]
+    charts = charts_of(comparison_page(results([case("a", 1.0, 0.9, runs=runs)])))
+    assert "epochs-1" in charts
+    assert "spent-1" not in charts
+
+
+def test_failed_runs_the_total_and_the_smallest_epsilon_are_shown():
+    failed = [{"name": "b", "epsilon": 1.0, "seed": 2, "error": "No room <left> on the disk."}]
+    smallest = [{"name": "a", "mark": 0.92, "epsilon": 1.0, "above": None, "text": "<= 1"}]
+    page = comparison_page(results(THREE, failed=failed, smallest=smallest, public=False))
+    document = render(page)
+    assert "All runs together cost epsilon 3." in document
+    assert "No room &lt;left&gt; on the disk." in document
+    assert "reaches 92.00 %" in document
+    assert "&lt;= 1" in document
+    assert [figure.value for figure in page.figures.figures if figure.label == "Failed runs"] == ["1"]
+
+
+def test_a_comparison_that_has_just_begun_has_a_page():
+    waiting = {**case("b", 1.0, None, spread=None, runs=[]), "seconds": None}
+    page = comparison_page(results([*THREE[:1], waiting]))
+    assert page.lead == ("At epsilon 1: a reaches 95.00 %.",)
+    assert charts_of(page)["cases"].series[0].x == ("a",)
+    assert render(comparison_page(results([waiting])))
+
+
+def test_other_formats_are_refused():
+    with pytest.raises(InputError, match="no results"):
+        comparison_page(results(THREE, format=2))
+    with pytest.raises(InputError, match="no results"):
+        comparison_page([])  # type: ignore[arg-type]

@@ -1,0 +1,216 @@
+"""The page of a run says what the folder of the run says, and nothing that it does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from report_samples import small_run
+
+from adadp.errors import InputError, RunError
+from adadp.report.html import Command, Matrix, Table, Words, page_of, render, run_page, write_report
+from adadp.report.html.run_charts import accountants_chart, spending_chart, trade_chart
+from adadp.report.html.words import number_up, percent
+from adadp.runs import RunFolder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> RunFolder:
+    fields = {
+        "noise_schedule": "exp:s0=8,k=0.1",
+        "lot_schedule": "piecewise:0=50,2=100",
+        "lr_schedule": "time:s0=0.5,k=0.5",
+    }
+    return small_run(tmp_path_factory.mktemp("runs") / "finished", **fields, lot=None)
+
+
+@pytest.fixture(scope="module")
+def leaky(tmp_path_factory) -> RunFolder:
+    out = tmp_path_factory.mktemp("runs") / "leaky"
+    return small_run(out, method="adadp-published", allow_nonprivate=True, evaluate_every=None, epochs=2)
+
+
+def parts_of(page, kind):
+    return [part for section in page.sections for part in section.parts if isinstance(part, kind)]
+
+
+def charts_of(page):
+    return {chart.name: chart for chart in page.charts()}
+
+
+def words_of(page) -> str:
+    return "\n".join(f"{part.title}: {' '.join(part.lines)}" for part in parts_of(page, Words))
+
+
+def test_the_headline_is_the_certificate(finished):
+    page, certificate = run_page(finished), finished.certificate()
+    accuracy = finished.metrics()[-1]["test_accuracy"]
+    assert percent(accuracy) in page.headline
+    assert number_up(certificate["epsilon"]) in page.headline
+    assert "0.0001" in page.headline
+    assert "add-remove" in " ".join(page.lead)
+    assert page.status == "PRIVATE, BUT ITS SEED IS KNOWN"
+    assert page.tone == "warn"
+
+
+def test_a_run_without_a_seed_has_no_warning(tmp_path):
+    page = run_page(small_run(tmp_path / "run", seed=None, epochs=1, evaluate_every=None))
+    assert (page.status, page.tone) == ("PRIVATE", "good")
+    assert "seed" not in " ".join(page.lead)
+
+
+def test_everything_the_certificate_states_is_on_the_page(finished):
+    text, certificate = words_of(run_page(finished)), finished.certificate()
+    stated = [certificate["protects"], certificate["record"], certificate["randomness"]]
+    for statement in [*stated, *certificate["disclosed"], *certificate["not_charged"], *certificate["notes"]]:
+        assert statement in text
+
+
+def test_curves_are_the_metrics(finished):
+    charts, lines = charts_of(run_page(finished)), finished.metrics()
+    (accuracy,) = charts["accuracy"].series
+    looks = [(line["step"], line["test_accuracy"]) for line in lines if "test_accuracy" in line]
+    assert list(zip(accuracy.x, accuracy.y, strict=True)) == looks
+    assert len(looks) == 4
+    (spent,) = charts["spending"].series
+    assert list(spent.y) == [line["epsilon"] for line in lines if "epsilon" in line]
+    (trade,) = charts["trade"].series
+    assert trade.x == spent.y
+    assert trade.y == accuracy.y
+
+
+def test_accountants_are_the_cross_check_and_the_certified_one_stands_apart(finished):
+    chart, certificate = charts_of(run_page(finished))["accountants"], finished.certificate()
+    shown = {row[1]: (row[0], row[2]) for row in chart.rows}
+    assert {name: value for name, (_, value) in shown.items()} == {
+        each["accountant"]: each["epsilon"] for each in certificate["cross_check"]
+    }
+    assert [name for name, (kind, _) in shown.items() if kind == "certified"] == [certificate["accountant"]]
+    assert f"{certificate['epsilon_high']:.6g}" in chart.caption
+
+
+def test_what_changes_is_drawn_and_what_does_not_stands_in_a_table(finished):
+    page = run_page(finished)
+    charts = charts_of(page)
+    assert charts["lot-size"].series[0].y == (50, 50, 100, 100)
+    assert charts["rate"].series[0].y == pytest.approx((0.5, 0.5 / 1.5, 0.25, 0.2))
+    noise = charts["noise"].series[0].y
+    assert noise[1] / noise[0] == pytest.approx(0.904837, rel=1e-5)
+    assert "clip" not in charts
+    constants = next(table for table in parts_of(page, Table) if table.columns[0] == "The same in every epoch")
+    assert [row[0] for row in constants.rows] == ["Clip bound"]
+
+
+def test_the_clip_bound_is_drawn_where_it_falls(tmp_path):
+    folder = small_run(tmp_path / "run", clip_schedule="time:s0=0.5,k=1", keep_noise=True, evaluate_every=None)
+    charts = charts_of(run_page(folder))
+    assert charts["clip"].series[0].y == pytest.approx((0.5, 0.25, 0.5 / 3, 0.125))
+    multipliers = charts["noise"].series[0].y
+    assert multipliers[1] == pytest.approx(2 * multipliers[0])  # the noise stays while the bound halves
+
+
+def test_a_run_looked_at_once_has_no_curve_and_says_how_to_get_one(leaky):
+    page = run_page(leaky)
+    assert "accuracy" not in charts_of(page)
+    assert "--evaluate-every 1" in words_of(page)
+
+
+def test_a_run_that_is_not_private_says_so_first(leaky):
+    page, certificate = run_page(leaky), leaky.certificate()
+    assert (page.status, page.tone) == ("NOT PRIVATE", "bad")
+    assert page.headline.startswith("Not private")
+    assert page.lead == (certificate["reason"], certificate["claimed_by_paper"]["text"])
+    figures = {figure.label: figure for figure in page.figures.figures}
+    assert (figures["Epsilon"].value, figures["Epsilon"].tone) == ("none", "bad")
+    assert "not proved" in figures["Claimed epsilon"].note
+    assert "Chance to detect a record" not in figures
+    assert charts_of(page)["spending"].y.label.startswith("claimed")
+    assert "accountants" not in charts_of(page)
+
+
+def test_a_run_without_noise_has_a_page(tmp_path):
+    folder = small_run(tmp_path / "run", sigma=0.0, allow_nonprivate=True, epochs=2, evaluate_every=None)
+    page = run_page(folder)
+    assert page.status == "NOT PRIVATE"
+    assert set(charts_of(page)) == set()
+    assert render(page)
+
+
+def test_a_run_that_has_not_finished_promises_nothing(finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "run")
+    (tmp_path / "run" / "certificate.json").unlink()
+    page = run_page(RunFolder.open(tmp_path / "run"))
+    assert (page.status, page.tone) == ("NOT FINISHED", "warn")
+    assert "spending" in charts_of(page)
+    assert "adadp train --resume run" in [part.text for part in parts_of(page, Command)]
+    assert "What this protects, and what it does not" not in [section.title for section in page.sections]
+
+
+def test_a_run_that_has_only_begun_has_a_page(finished, tmp_path):
+    RunFolder.create(tmp_path / "run", finished.config)
+    assert render(page_of(tmp_path / "run"))
+
+
+def test_the_matrix_is_that_of_the_folder(finished, tmp_path):
+    counts = [[40, 2], [1, 70]]
+    shutil.copytree(finished.path, tmp_path / "run")
+    folder = replace(finished, path=tmp_path / "run")
+    folder.confusion_path.write_text(json.dumps({"labels": ["ill", "<b>well</b>"], "counts": counts}))
+    (matrix,) = parts_of(run_page(folder), Matrix)
+    assert (matrix.labels, matrix.counts) == (("ill", "<b>well</b>"), ((40, 2), (1, 70)))
+    assert "<b>well" not in render(run_page(folder))
+    folder.confusion_path.write_text(json.dumps({"labels": ["ill"], "counts": counts}))
+    with pytest.raises(RunError, match="no matrix"):
+        run_page(folder)
+    folder.confusion_path.unlink()
+    assert not parts_of(run_page(folder), Matrix)
+
+
+def test_the_commands_run_and_check_it(finished):
+    commands = [part.text for part in parts_of(run_page(finished), Command)]
+    assert commands == [finished.config.as_command(), "adadp verify finished"]
+
+
+def test_a_page_is_written_whole_and_twice_the_same(finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "run")
+    first = write_report(tmp_path / "run")
+    content = first.read_bytes()
+    assert first == tmp_path / "run" / "report.html"
+    assert write_report(tmp_path / "run").read_bytes() == content
+    assert str(tmp_path).encode() not in content
+    assert write_report(tmp_path / "run", tmp_path / "other.html").read_bytes() == content
+    with pytest.raises(InputError, match="no folder"):
+        write_report(tmp_path / "run", tmp_path / "missing" / "page.html")
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    with pytest.raises(InputError, match="nothing to report on"):
+        write_report(tmp_path)
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read"):
+        write_report(tmp_path)
+    (tmp_path / "results.json").write_text('{"format": 99}')
+    with pytest.raises(InputError, match="no results of a comparison"):
+        write_report(tmp_path)
+
+
+def test_a_run_held_by_a_filter_shows_the_share_of_its_budget():
+    lines = [{"step": 10 * k, "epsilon": 3.0, "budget_used": 0.3 * k, "sigma": 4.0} for k in (1, 2, 3)]
+    chart = spending_chart(lines, 1e-5)
+    assert chart is not None
+    assert chart.y.percent
+    assert chart.series[0].y == pytest.approx((0.3, 0.6, 0.9))
+    assert trade_chart([{**line, "test_accuracy": 0.9} for line in lines], 3.0) is None  # epsilon is the budget
+
+
+def test_accountants_near_each_other_are_bars_and_others_dots():
+    def chart(*epsilons):
+        checks = [{"accountant": name, "epsilon": each} for name, each in zip(("pld", "rdp"), epsilons, strict=True)]
+        figures = {"epsilon_low": 1.0, "epsilon_high": 1.0, "delta": 1e-5}
+        return accountants_chart({"cross_check": checks, "accountant": "rdp", **figures})
+
+    assert (chart(1.0, 9.0).kind, chart(1.0, 9.0).y.scale) == ("bar", "linear")
+    assert (chart(1.0, 11.0).kind, chart(1.0, 11.0).y.scale) == ("dots", "log")
+    assert chart(0.0, 11.0).kind == "bar"  # a logarithmic axis has no 0
