@@ -89,7 +89,7 @@ MAY_IMPORT["compare"] = _BELOW_PLAN | {
     "runs",
     "train",
 }
-MAY_IMPORT["compare"] |= {"inputs", "zoo", PUBLIC}
+MAY_IMPORT["compare"] |= {"features", "inputs", "zoo", PUBLIC}
 MAY_IMPORT["reproduce"] = {"errors", "checks", "accounting", "compare", "config", "launch", "runs"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT, PUBLIC}
 MAY_IMPORT["__main__"] = {"cli"}

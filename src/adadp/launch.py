@@ -35,7 +35,7 @@ from adadp.runs import RunFolder
 from adadp.sampling import sampler
 from adadp.schedules import ValidationDecay, parse_noise
 from adadp.sizing import auto_lot, auto_steps
-from adadp.train import Status, TrainResult, decay_of, plan_of, refuse_finished, train
+from adadp.train import Status, TrainResult, check_board, decay_of, plan_of, refuse_finished, train
 from adadp.zoo import find
 from adadp.zoo.models import build_model
 
@@ -246,6 +246,7 @@ def start(
     progress: Progress | None = None,
 ) -> TrainResult:
     """Train what ``config`` describes; with ``out``, in a folder of its own."""
+    check_board(config, out)
     return _run(resolved(config), out, resume=False, watch=watch, progress=progress)
 
 

@@ -54,7 +54,7 @@ def test_the_folder_is_found_beside_the_source():
 
 def test_names_choose_items_once():
     found = chosen_items(PAPERS, ["xu-2020/table1", "xu-2020", "xu-2020/table1"])
-    assert [item.path for item in found][0] == "xu-2020/table1"
+    assert found[0].path == "xu-2020/table1"
     assert len(found) == len(PAPERS["xu-2020"].items)
     assert len(chosen_items(PAPERS, ["all"])) == len(ITEMS)
 

@@ -12,6 +12,7 @@ import click
 from adadp import __version__
 from adadp.cli.accounting import calibrate, delta, epsilon
 from adadp.cli.audit import audit
+from adadp.cli.compare import compare
 from adadp.cli.data import data
 from adadp.cli.ledger import ledger
 from adadp.cli.plan import plan
@@ -52,6 +53,7 @@ def main() -> None:
 main.add_command(plan)
 main.add_command(train)
 main.add_command(tune)
+main.add_command(compare)
 main.add_command(verify)
 main.add_command(predict)
 main.add_command(evaluate)

@@ -11,6 +11,7 @@ from typing import Any
 from adadp.ledger import read_ledger
 from adadp.randomness import SecureSource, SeededSource
 from adadp.report.certificate import make_certificate, model_metadata, plain_words
+from adadp.report.html import write_report
 from adadp.runs import RunFolder
 from adadp.runs.atomic import write_atomic
 from adadp.selection.material import Material
@@ -83,6 +84,7 @@ def publish(folder: RunFolder, search: Search, material: Material, run: RunFolde
         folder.log({name: value for name, value in final.items() if value is not None})
     folder.write_certificate(certificate)
     folder.save_model(tensors, model_metadata(certificate))
+    write_report(folder.path)
     return SearchResult(search, certificate, accuracy, folder.path)
 
 

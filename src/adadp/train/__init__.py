@@ -7,12 +7,25 @@ optimizers.py by name, or made by the caller.                       stopping.py 
 verify.py a finished run checked against itself.                    result.py what comes out.
 looks.py noise that follows validation records.                     searched.py what a search among settings was.
 preparing.py features that are released before the first step.      averaging.py an average of the weights.
+boards.py a run on TensorBoard.
 """
 
+from adadp.train.boards import check_board
 from adadp.train.fitting import fit
 from adadp.train.planning import decay_of, plan_of
 from adadp.train.result import Status, TrainResult
 from adadp.train.session import refuse_finished, train
 from adadp.train.verify import Check, verify_run
 
-__all__ = ["Check", "Status", "TrainResult", "decay_of", "fit", "plan_of", "refuse_finished", "train", "verify_run"]
+__all__ = [
+    "Check",
+    "Status",
+    "TrainResult",
+    "check_board",
+    "decay_of",
+    "fit",
+    "plan_of",
+    "refuse_finished",
+    "train",
+    "verify_run",
+]

@@ -1,0 +1,237 @@
+"""Items are really run: training on real data, real commands, pages that say what came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from adadp.cli import main
+from adadp.errors import InputError, RunError
+from adadp.reproduce import Store, measure, papers, write_inventory, write_paper
+from adadp.reproduce.measuring import found_at
+from adadp.reproduce.pages import BEGIN, END, write_between_marks
+
+TINY = """
+title = "A tiny figure"
+where = "section 1"
+seeds = 2
+picture = "curves"
+why = "Because it is tiny."
+
+[base]
+data = "cancer"
+method = "dpsgd"
+epsilon = 2.0
+delta = 1e-3
+lot = 56
+epochs = 2
+evaluate_every = 1
+
+[[case]]
+name = "slow"
+printed = 0.65
+tolerance = 0.5
+set = { lr = 0.01, optimizer = "sgd" }
+
+[[case]]
+name = "open"
+set = { method = "adadp-published", allow_nonprivate = true, sigma = 2.0, lr = 0.01, lot = 56 }
+
+[[claim]]
+says = "One is better"
+of = "slow"
+over = "open"
+
+[quick]
+cases = ["slow"]
+set = { steps = 3 }
+"""
+ASKED = """
+title = "Asked"
+where = "section 2"
+kind = "command"
+
+[[case]]
+name = "moments"
+run = "epsilon --q 0.01 --sigma 4 --steps 10000 --delta 1e-5 --accountant moments"
+read = "epsilon"
+printed = 1.26
+
+[[draw]]
+run = "epsilon --q 0.01 --sigma 4 --steps 100 --delta 1e-5 --plot {file}"
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("experiments")
+    (place / "small").mkdir()
+    (place / "small" / "paper.toml").write_text('title = "A small paper"\npage = "small.md"\norder = ["tiny"]\n')
+    (place / "small" / "tiny.toml").write_text(
+        TINY.replace("epsilon = 2.0\n", "", 1).replace("lr = 0.01, optimizer", "epsilon = 2.0, lr = 0.01, optimizer")
+    )
+    (place / "small" / "asked.toml").write_text(ASKED)
+    return place
+
+
+@pytest.fixture(scope="module")
+def done(folder, tmp_path_factory):
+    """Everything of the small paper, by the command."""
+    out = tmp_path_factory.mktemp("out")
+    answer = CliRunner().invoke(
+        main, ["reproduce", "small", "--experiments", str(folder), "--out", str(out), "--threads", "1"]
+    )
+    assert answer.exit_code == 0, answer.output
+    return out, answer.output
+
+
+def results(out: Path, name: str):
+    return json.loads((out / "results" / "small" / name).read_text())
+
+
+def test_every_case_is_trained_with_every_seed(done):
+    out, said = done
+    runs = results(out, "tiny.json")["runs"]
+    assert {name: [run["seed"] for run in each["runs"]] for name, each in runs.items()} == {
+        "slow": [0, 1],
+        "open": [0, 1],
+    }
+    (first, _) = runs["slow"]["runs"]
+    assert first["epsilon"] <= 2.0
+    assert first["private"]
+    assert [point["step"] for point in first["curve"]] == [10, 20]
+    assert first["curve"][-1]["test_accuracy"] == first["test_accuracy"]
+    assert runs["open"]["runs"][0]["epsilon"] is None
+    assert "small/tiny: slow, seed 1" in said
+
+
+def test_a_command_is_asked_and_draws(done):
+    out, _ = done
+    assert results(out, "asked.json")["answers"]["moments"]["value"] == pytest.approx(1.2586, abs=1e-3)
+    assert (out / "images" / "small-asked-1.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_page_has_both_figures_the_gap_and_why(done):
+    out, _ = done
+    page = (out / "small.md").read_text()
+    accuracy = [100 * run["test_accuracy"] for run in results(out, "tiny.json")["runs"]["slow"]["runs"]]
+    assert page.startswith(f"# A small paper\n\n{BEGIN}\n")
+    assert f"| slow | 65.0 | {sum(accuracy) / 2:.2f} ± " in page
+    assert "| open (**not private**) |" in page
+    assert "Because it is tiny." in page
+    assert "- One is better: " in page
+    assert "adadp reproduce small/tiny" in page
+    assert "| moments | 1.259 | 1.26 | -0.00143 | yes |" in page
+    assert "](images/small-tiny.png)" in page
+    assert (out / "images" / "small-tiny.png").exists()
+    inventory = (out / "inventory.md").read_text()
+    assert "| [small/asked](small.md) | Asked | reproduced | 1 of 1 |  |" in inventory
+
+
+def test_what_is_measured_is_not_measured_again(done, folder, monkeypatch):
+    out, _ = done
+    before = results(out, "tiny.json")
+    monkeypatch.setattr("adadp.reproduce.measuring.measured_run", lambda *_, **__: pytest.fail("it was measured"))
+    monkeypatch.setattr("adadp.reproduce.measuring._command", lambda *_: pytest.fail("it was asked"))
+    for item in papers(folder)["small"].items:
+        measure(Store(item, out))
+    assert results(out, "tiny.json") == before
+
+
+def test_a_stop_loses_one_run(folder, tmp_path, monkeypatch):
+    item = next(item for item in papers(folder)["small"].items if item.name == "tiny")
+    from adadp.reproduce import measuring
+
+    real, calls = measuring.measured_run, []
+
+    def stopping(config, place):
+        calls.append(config.seed)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(config, place)
+
+    monkeypatch.setattr(measuring, "measured_run", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        measure(Store(item, tmp_path))
+    assert {name: len(runs) for name, runs in Store(item, tmp_path).runs().items()} == {"slow": 1}
+
+
+def test_quick_is_short_and_kept_apart(done, folder, tmp_path):
+    answer = CliRunner().invoke(
+        main, ["reproduce", "small/tiny", "--quick", "--experiments", str(folder), "--out", str(tmp_path), "--json"]
+    )
+    assert answer.exit_code == 0, answer.output
+    (row,) = json.loads(answer.output.splitlines()[-1])
+    assert (row["item"], len(row["figures"])) == ("small/tiny", 1)
+    (kept,) = json.loads((tmp_path / "results" / "small" / "tiny.quick.json").read_text())["runs"]["slow"]["runs"]
+    assert kept["steps"] == 3
+    assert not (tmp_path / "results" / "small" / "tiny.json").exists()
+    assert (tmp_path / "small-quick.md").exists()
+    assert not (tmp_path / "inventory.md").exists()
+
+
+def test_without_a_name_all_are_listed_and_nothing_runs(folder, tmp_path):
+    answer = CliRunner().invoke(main, ["reproduce", "--experiments", str(folder), "--out", str(tmp_path)])
+    assert answer.exit_code == 0
+    assert "small/tiny" in answer.output
+    assert "not run" in answer.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_seeds_may_be_more(done, folder, tmp_path):
+    item = next(item for item in papers(folder)["small"].items if item.name == "tiny")
+    store = Store(item, tmp_path, quick=True)
+    measure(store, seeds=[3])
+    assert [run["seed"] for run in store.runs()["slow"]] == [3]
+
+
+def test_a_command_that_fails_says_which(folder, tmp_path):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "paper.toml").write_text('title = "P"\npage = "p.md"\n')
+    (tmp_path / "p" / "bad.toml").write_text(ASKED.replace("--sigma 4 --steps 10000", "--sigma -4 --steps 10000"))
+    (item,) = papers(tmp_path)["p"].items
+    with pytest.raises(RunError, match="--sigma -4"):
+        measure(Store(item, tmp_path))
+
+
+@pytest.mark.parametrize(("path", "value"), [("a.0.b", 1.0), ("a.-1.b", 2.0), ("c", 1.0)])
+def test_a_figure_is_found_in_an_answer(path, value):
+    assert found_at({"a": [{"b": 1}, {"b": 2}], "c": True}, path) == value
+
+
+@pytest.mark.parametrize("path", ["a.5.b", "a.x.b", "d", "c.e"])
+def test_a_figure_that_is_not_there_is_named(path):
+    with pytest.raises(InputError, match="has no"):
+        found_at({"a": [{"b": 1}], "c": 1.0}, path)
+
+
+def test_a_page_keeps_its_own_words(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"# Mine\n\nWords.\n\n{BEGIN}\nold\n{END}\n\nMore.\n")
+    write_between_marks(page, "new", title="Other")
+    assert page.read_text() == f"# Mine\n\nWords.\n\n{BEGIN}\nnew\n{END}\n\nMore.\n"
+    page.write_text("# Mine\n")
+    with pytest.raises(InputError, match="marks"):
+        write_between_marks(page, "new", title="Other")
+
+
+def test_a_damaged_result_is_not_overwritten(folder, tmp_path):
+    item = papers(folder)["small"].items[0]
+    store = Store(item, tmp_path)
+    store.path.parent.mkdir(parents=True)
+    store.path.write_text("{")
+    with pytest.raises(RunError, match="cannot be read"):
+        store.runs()
+    assert store.path.read_text() == "{"
+
+
+def test_pages_can_be_written_from_what_there_is(done, folder, tmp_path):
+    out, _ = done
+    page = (out / "small.md").read_text()
+    known = papers(folder)
+    assert write_paper(known["small"], out, quick=False).read_text() == page
+    inventory = (out / "inventory.md").read_text()
+    assert write_inventory(known, out).read_text() == inventory
