@@ -9,7 +9,7 @@ import pytest
 
 from adadp import launch, zoo
 from adadp.accounting import accountant
-from adadp.compare import Case, Comparison
+from adadp.compare import Case, Comparison, compare
 from adadp.compare.planning import is_public, plan_all
 from adadp.compare.privacy import Spent, ahead, total_of
 from adadp.errors import InputError
@@ -171,3 +171,12 @@ def test_two_methods_with_one_seed_draw_the_same_lots_and_begin_with_the_same_we
         launch.start(config)
     assert drawn[0:3] == drawn[3:6] != drawn[6:9]
     assert begun[0] == begun[1] != begun[2]
+
+
+def test_epsilons_that_follow_results_are_refused_on_own_data(table, tmp_path):
+    """Nothing is written: it is found before the folder is taken."""
+    base = own(table, test_data=f"table:{table / 'test.csv'}", records=300)
+    asked = spec("dpsgd", base=base).replace(epsilons=(1.0, 2.0), marks=(0.9,), refine=1)
+    with pytest.raises(InputError, match="data of your own"):
+        compare(asked, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -37,7 +37,7 @@ BASE = TrainConfig("cancer", epsilon=3.0, delta=1e-4, steps=3, lot=460, threads=
 """Every lot is all records that are trained on, for which the accountant is quick."""
 SETTINGS = grid({"lr": [0.05, 1.0]})
 LAW = PoissonRepetitions(3.0)
-FINAL = {"certificate.json", "config.toml", "ledger.jsonl", "ledger.jsonl.lock", "metrics.jsonl"}
+FINAL = {"certificate.json", "config.toml", "ledger.jsonl", "ledger.jsonl.lock", "metrics.jsonl", "report.html"}
 FINAL |= {"model.safetensors", "search.json"}
 
 

@@ -6,6 +6,7 @@ a folder of another comparison, or of       ``InputError``
 anything else
 another process at work in the folder       ``InputError``
 a run that fails                            it is listed under ``failed``; the others go on
+refine on data of the user's own            ``InputError``: epsilons would follow results, which no sum covers
 more than ``most_epsilon`` in all           ``InputError`` before the first run, or before those of a refinement
 killed in the middle                        results.json has what was finished, and as total what was planned
 """
@@ -103,6 +104,12 @@ def compare(
     place = Path(out).absolute()
     _check_place(place, spec)
     planned = plan_all(spec)
+    if spec.refine and not is_public(planned):
+        raise InputError(
+            "A refinement was asked for on data of your own.",
+            why="Its epsilons are chosen by what earlier runs came to, and no composition theorem covers such a sum.",
+            fix="Leave refine out, and give the epsilons to try beforehand.",
+        )
     cost = _planned_cost(planned, spec, most_epsilon)
     with _occupied(place, spec):
         board = Board(spec, planned, command or f"adadp compare {SPEC_NAME} --out again")
