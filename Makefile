@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test fuzz coverage check format benchmark results papers browser clean
+.PHONY: setup run test fuzz coverage lint check format benchmark results papers browser clean
 
 setup: $(STAMP)
 
@@ -33,10 +33,12 @@ fuzz: setup
 coverage: setup
 	$(MAKE) test PYTEST_ARGS="--cov=adadp --cov-report=term-missing:skip-covered"
 
-check: setup
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+check: lint
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
 format: setup
