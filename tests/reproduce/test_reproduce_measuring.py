@@ -69,7 +69,9 @@ run = "epsilon --q 0.01 --sigma 4 --steps 100 --delta 1e-5 --plot {file}"
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("experiments")
     (place / "small").mkdir()
-    (place / "small" / "paper.toml").write_text('title = "A small paper"\npage = "small.md"\norder = ["tiny"]\n')
+    (place / "small" / "paper.toml").write_text(
+        'title = "A small paper"\npage = "../elsewhere/small.md"\norder = ["tiny"]\n'
+    )
     (place / "small" / "tiny.toml").write_text(
         TINY.replace("epsilon = 2.0\n", "", 1).replace("lr = 0.01, optimizer", "epsilon = 2.0, lr = 0.01, optimizer")
     )
@@ -116,7 +118,7 @@ def test_a_command_is_asked_and_draws(done):
 
 def test_the_page_has_both_figures_the_gap_and_why(done):
     out, _ = done
-    page = (out / "small.md").read_text()
+    page = (out / "small-reproduced.md").read_text()
     accuracy = [100 * run["test_accuracy"] for run in results(out, "tiny.json")["runs"]["slow"]["runs"]]
     assert page.startswith(f"# A small paper\n\n{BEGIN}\n")
     assert f"| slow | 65.0 | {sum(accuracy) / 2:.2f} ± " in page
@@ -128,7 +130,7 @@ def test_the_page_has_both_figures_the_gap_and_why(done):
     assert "](images/small-tiny.png)" in page
     assert (out / "images" / "small-tiny.png").exists()
     inventory = (out / "inventory.md").read_text()
-    assert "| [small/asked](small.md) | Asked | reproduced | 1 of 1 |  |" in inventory
+    assert "| [small/asked](small-reproduced.md) | Asked | reproduced | 1 of 1 |  |" in inventory
 
 
 def test_what_is_measured_is_not_measured_again(done, folder, monkeypatch):
@@ -230,8 +232,23 @@ def test_a_damaged_result_is_not_overwritten(folder, tmp_path):
 
 def test_pages_can_be_written_from_what_there_is(done, folder, tmp_path):
     out, _ = done
-    page = (out / "small.md").read_text()
+    page = (out / "small-reproduced.md").read_text()
     known = papers(folder)
     assert write_paper(known["small"], out, quick=False).read_text() == page
     inventory = (out / "inventory.md").read_text()
     assert write_inventory(known, out).read_text() == inventory
+
+
+def test_nothing_is_written_outside_of_the_folder(done):
+    out, _ = done
+    assert not (out.parent / "elsewhere").exists()
+
+
+def test_a_page_that_is_there_is_the_one(done, folder, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    page = tmp_path / "elsewhere" / "small.md"
+    page.parent.mkdir()
+    page.write_text(f"# Mine\n\n{BEGIN}\n{END}\n")
+    assert write_paper(papers(folder)["small"], out, quick=False).resolve() == page
+    assert page.read_text() == f"# Mine\n\n{BEGIN}\n\n{END}\n"

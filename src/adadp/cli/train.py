@@ -116,4 +116,6 @@ def _show(result: TrainResult, as_json: bool) -> None:
         click.echo(f"Test accuracy {result.test_accuracy:.4f} after {result.seconds:.1f} s.")
     click.echo(result.describe())
     if result.out is not None:
-        click.echo(f"Everything is in {result.out}, with a page to read: report.html. Check it with: adadp verify {result.out}")
+        click.echo(
+            f"Everything is in {result.out}, with a page to read: report.html. Check it with: adadp verify {result.out}"
+        )

@@ -167,7 +167,7 @@ class Paper:
     name: str
     title: str
     page: str
-    """The file the results are written to, below the folder of the pages."""
+    """The page in the documentation that has its results, seen from the folder of the pages."""
     items: tuple[Item, ...]
 
 

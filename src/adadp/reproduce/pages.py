@@ -27,9 +27,14 @@ def write_paper(paper: Paper, out: Path, *, quick: bool) -> Path:
     for store in stores:
         if store.item.picture and store.runs():
             draw(store.pictures[0], store)
-    page = (out / (paper.page if not quick else f"{paper.name}-quick.md")).resolve()
+    page = out / (f"{paper.name}-quick.md" if quick else page_name(paper, out))
     write_between_marks(page, paper_text(stores, page.parent), title=paper.title)
     return page
+
+
+def page_name(paper: Paper, out: Path) -> str:
+    """The page of a paper from the folder ``out``: the one it names where there is such a page, else one inside."""
+    return paper.page if (out / paper.page).exists() else f"{paper.name}-reproduced.md"
 
 
 def paper_text(stores: Sequence[Store], place: Path) -> str:
@@ -79,7 +84,7 @@ def write_inventory(papers: Mapping[str, Paper], out: Path) -> Path:
     """The page that lists every item with its state."""
     stores = {name: [Store(item, out) for item in paper.items] for name, paper in papers.items()}
     page = out / INVENTORY
-    text = inventory_text(stores, {name: paper.page for name, paper in papers.items()})
+    text = inventory_text(stores, {name: page_name(paper, out) for name, paper in papers.items()})
     write_between_marks(page, text, title="Every table and figure, and its state")
     return page
 
