@@ -15,7 +15,17 @@ PAPERS = papers(ROOT / "experiments")
 ITEMS = {item.path: item for paper in PAPERS.values() for item in paper.items}
 
 EXPECTED = {
-    "xu-2020": ["example-lemma1", "example-theorem1", "figure1", "table1", "figure2", "figure3", "table2"]
+    "xu-2020": [
+        "example-lemma1",
+        "example-theorem1",
+        "figure1",
+        "table1",
+        "figure2a",
+        "figure2b",
+        "figure2c",
+        "figure3",
+        "table2",
+    ]
     + [f"figure4{part}" for part in ("a", "b", "cd")]
     + [f"figure5{part}" for part in "abcd"],
     "yu-2019": [

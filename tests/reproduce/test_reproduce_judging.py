@@ -160,6 +160,15 @@ def test_an_answer_is_met_within_two_percent_where_nothing_else_is_said(tmp_path
     assert [row.verdict for row in judged(store).rows] == [Verdict.MET, Verdict.MISSED]
 
 
+def test_a_claim_of_ours_is_shown_and_not_counted(tmp_path):
+    claims = [{"says": "x", "of": "a", "over": "b"}, {"says": "y", "of": "b", "over": "a", "ours": True}]
+    content = {"seeds": 2, "case": [{"name": "a"}, {"name": "b"}], "claim": claims}
+    runs = {"a": [run(0, 0.92), run(1, 0.93)], "b": [run(0, 0.90), run(1, 0.911)]}
+    found = judged(filled(tmp_path, content, runs))
+    assert [each.verdict for each in found.claims] == [Verdict.MET, Verdict.MISSED]
+    assert (found.state, found.met, found.printed) == (State.REPRODUCED, 1, 1)
+
+
 def test_a_quick_result_is_not_a_full_one(tmp_path):
     runs = {"a": [run(0, 0.9)]}
     store = filled(tmp_path, {"case": CASES[:1]}, runs, quick=True)

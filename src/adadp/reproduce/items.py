@@ -82,6 +82,8 @@ class Claim:
     tolerance: float | None = None
     best: tuple[str, ...] = ()
     above: float | None = None
+    ours: bool = False
+    """Not the paper's: shown, and not counted among what was printed."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def judged(store: Store) -> Findings:
         whole = _is_whole(store)
     claims = tuple(judge(claim, item, store.runs()) for claim in item.claims) if item.kind == TRAIN else ()
     verdicts: list[Verdict] = [row.verdict for row in rows if row.verdict is not Verdict.NOTHING_PRINTED]
-    verdicts += [each.verdict for each in claims]
+    verdicts += [each.verdict for each in claims if not each.claim.ours]
     met = sum(verdict is Verdict.MET for verdict in verdicts)
     if not rows:
         drawn = not item.cases and all(picture.exists() for picture in store.pictures)
