@@ -22,15 +22,17 @@ def draw(target: Path, store: Store) -> None:
     item, found = store.item, store.runs()
     cases = [case for case in item.cases if found.get(case.name)]
     runs = [found[case.name] for case in cases]
-    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    axes.set_ylabel("test accuracy, %")
+    height = 1.2 + 0.34 * len(cases) if item.picture == BARS else 3.6
+    figure, axes = plt.subplots(figsize=(7, height), layout="constrained")
     axes.grid(alpha=0.3)
-    if item.picture == CURVES:
-        _curves(axes, cases, runs)
-    elif item.picture == BARS:
+    if item.picture == BARS:
         _bars(axes, cases, runs)
     else:
-        _sweep(axes, item, cases, runs)
+        axes.set_ylabel("test accuracy, %")
+        if item.picture == CURVES:
+            _curves(axes, cases, runs)
+        else:
+            _sweep(axes, item, cases, runs)
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, dpi=90)
     plt.close(figure)
@@ -43,8 +45,8 @@ def _curves(axes: Axes, cases: Sequence[Case], runs: Sequence[Sequence[Run]]) ->
         by_epoch = list(zip(*curves, strict=False))
         epochs = range(1, len(by_epoch) + 1)
         style = "-" if each[0]["private"] else "--"
-        label = case.name if each[0]["private"] else f"{case.name} (not private)"
-        (line,) = axes.plot(epochs, [statistics.mean(values) for values in by_epoch], style, label=label)
+        means = [statistics.mean(values) for values in by_epoch]
+        (line,) = axes.plot(epochs, means, style, label=_marked(case.name, each))
         least, most = [min(values) for values in by_epoch], [max(values) for values in by_epoch]
         axes.fill_between(epochs, least, most, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set_xlabel("epochs")
@@ -62,15 +64,23 @@ def _points(runs: Sequence[Sequence[Run]]) -> tuple[list[float], list[list[float
 
 
 def _bars(axes: Axes, cases: Sequence[Case], runs: Sequence[Sequence[Run]]) -> None:
-    """Mean accuracy with bars from the least to the most, and what was printed."""
+    """A row for each case: its mean accuracy, a bar from the least to the most, and what was printed."""
     means, reach = _points(runs)
-    axes.errorbar(range(len(cases)), means, yerr=reach, fmt="o", capsize=4, color="tab:blue", label="accuracy")
-    given = [(place, 100 * case.printed[0]) for place, case in enumerate(cases) if case.printed]
+    for place, (mean, down, up, each) in enumerate(zip(means, *reach, runs, strict=True)):
+        fill = "tab:blue" if each[0]["private"] else "white"
+        axes.errorbar([mean], [place], xerr=[[down], [up]], fmt="o", capsize=4, color="tab:blue", markerfacecolor=fill)
+    given = [(100 * case.printed[0], place) for place, case in enumerate(cases) if case.printed]
     if given:
         axes.plot([x for x, _ in given], [y for _, y in given], "x", color="tab:red", label="printed")
-    names = [case.name.replace(", ", ",\n") for case in cases]
-    axes.set_xticks(range(len(cases)), names, fontsize=8, rotation=30, ha="right")
-    axes.legend(frameon=False)
+        axes.figure.legend(loc="outside upper right", frameon=False, fontsize=8)
+    names = [_marked(case.name, each) for case, each in zip(cases, runs, strict=True)]
+    axes.set_yticks(range(len(cases)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("test accuracy, %")
+
+
+def _marked(name: str, runs: Sequence[Run]) -> str:
+    return name if runs[0]["private"] else f"{name} (not private)"
 
 
 def _sweep(axes: Axes, item: Item, cases: Sequence[Case], runs: Sequence[Sequence[Run]]) -> None:
