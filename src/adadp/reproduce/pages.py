@@ -11,7 +11,7 @@ from pathlib import Path
 
 from adadp.errors import InputError
 from adadp.reproduce.items import SMALLEST, TRAIN, Item, Paper
-from adadp.reproduce.judging import Findings, Row, State, Verdict, judged
+from adadp.reproduce.judging import Findings, Row, State, Verdict, judged, with_spread
 from adadp.reproduce.pictures import draw
 from adadp.reproduce.storing import Store
 from adadp.runs.atomic import write_atomic
@@ -48,10 +48,13 @@ def section(store: Store, place: Path) -> str:
     item, found = store.item, judged(store)
     if found.state is State.NOT_RUN:
         return ""
-    lines = [f"## {item.title}", "", f"{item.where}. State: {state_text(found)}.".lstrip(". "), ""]
+    where = f"{item.where[0].upper()}{item.where[1:]}. " if item.where else ""
+    lines = [f"## {item.title}", "", f"{where}State: {state_text(found)}.", ""]
     lines += [f"    adadp reproduce {item.path}{' --quick' if store.quick else ''}", ""]
     if found.rows:
         lines += [*_table(item, found), ""]
+    if item.kind == SMALLEST:
+        lines += _grids(store)
     lines += [f"- {each.claim.says}: {_SAYS[each.verdict]}, {each.found}." for each in found.claims]
     lines += [""] if found.claims else []
     lines += [item.why, ""] if item.why else []
@@ -138,6 +141,19 @@ def _smallest_table(item: Item, rows: Sequence[Row]) -> list[str]:
             cells = [row.ours + (f" (printed {row.printed})" if row.printed else "") for row in mine]
             lines.append((_marked(mine[0]), *cells, str(mine[0].seeds)))
     return table(("epsilon for a test accuracy of", *(f"{mark:g}" for mark in item.marks), "seeds"), lines)
+
+
+def _grids(store: Store) -> list[str]:
+    """The accuracies that the epsilons of a grid were read off from."""
+    runs, lines = store.runs(), []
+    for case in store.item.cases:
+        points = [
+            f"{with_spread([100 * float(run['test_accuracy']) for run in found])} at {epsilon:g}"
+            for epsilon in case.epsilons
+            if (found := runs.get(f"{case.name} at {epsilon:g}"))
+        ]
+        lines += [f"- {case.name}, test accuracy in % by epsilon: {', '.join(points)}."] if points else []
+    return [*lines, ""] if lines else []
 
 
 def _marked(row: Row) -> str:
