@@ -19,7 +19,7 @@ run: setup
 # The report is tested in a real browser. Where it cannot be installed those tests are skipped, and say so.
 browser:
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && test "$$(id -u)" = 0 \
-		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
+		&& apt-get -o Acquire::Retries=3 update -qq && apt-get -o Acquire::Retries=3 install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
 		|| echo "No chromium: the tests in a browser will be skipped."
 
 test: setup browser

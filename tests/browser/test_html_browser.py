@@ -136,6 +136,10 @@ def test_the_charts_of_a_comparison_hold_its_numbers_and_error_bars(browser, com
         )
         ends = [[case["epsilon"], case["mean"] + sign * case["spread"]] for case in cases[:2] for sign in (-1, 1)]
         assert [point for bar in bars for point in bar] == ends
+        low, high = page.evaluate("(({ min, max }) => [min, max])(adadpCharts.epsilon.getOption().yAxis[0])")
+        reached = [case["mean"] + sign * case["spread"] for case in cases for sign in (-1, 1)]
+        assert low <= min(reached), "a bar that ends outside of the axis is not drawn at all"
+        assert max(min(1, each) for each in reached) <= high
 
 
 @pytest.mark.parametrize("chart", ["accuracy", "accountants"])

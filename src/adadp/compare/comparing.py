@@ -165,7 +165,9 @@ class _Work:
                 job = Job(case.config.replace(seed=seed), self.place / case.folder(seed))
                 self._asked[job.folder] = case, seed
                 jobs.append(job)
-        self._began, self._done_before = time.monotonic(), len(self.board.measured) + len(self.board.failed)
+        there = sum(_is_finished(job.folder) for job in jobs)  # they are only read, and say nothing about the others
+        self._began = time.monotonic()
+        self._done_before = len(self.board.measured) + len(self.board.failed) + there
         try:
             run_jobs(jobs, workers=self.workers, finished=self._finished, tick=self._tick)
         except (Interrupted, KeyboardInterrupt):

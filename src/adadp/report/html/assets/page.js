@@ -92,6 +92,24 @@
     };
   };
 
+  // ECharts looks at the points alone; an error bar that ends outside of the axis would not be drawn at all.
+  const endsWithBars = (chart) => {
+    const ends = chart.series.flatMap((each) => [...(each.low || []), ...(each.high || []), ...each.y]);
+    const known = ends.filter((value) => typeof value === "number");
+    if (chart.y.scale !== "linear" || !chart.series.some((each) => each.low) || !known.length) return {};
+    const [least, most] = [Math.min(...known), Math.max(...known)];
+    const sixth = (most - least || Math.abs(most) || 1) / 6;
+    const power = 10 ** Math.floor(Math.log10(sixth));
+    const unit = power * [1, 2, 5, 10].find((times) => times * power >= sixth);
+    const rounded = (value) => Number((value * unit).toPrecision(12));
+    const max = rounded(Math.ceil(most / unit));
+    return {
+      interval: unit,
+      min: chart.y.zero ? Math.min(0, rounded(Math.floor(least / unit))) : rounded(Math.floor(least / unit)),
+      max: chart.y.percent && most <= 1 ? Math.min(1, max) : max,
+    };
+  };
+
   const tooltip = (chart, paint) => ({
     trigger: chart.x.scale === "category" ? "item" : "axis",
     confine: true,
@@ -126,6 +144,7 @@
     const several = chart.series.length > 1;
     const values = merged(axisOption(chart.y, paint, flat ? "x" : "y"), logTicks(chart.y, numbers("y"), false));
     const places = merged(axisOption(chart.x, paint, flat ? "y" : "x"), logTicks(chart.x, numbers("x"), true));
+    Object.assign(values, endsWithBars(chart));
     if (flat) {
       Object.assign(values, { splitLine: { show: true, lineStyle: { color: paint.line } }, scale: chart.kind === "dots" });
       Object.assign(places, { inverse: true, name: "", splitLine: { show: false } });
