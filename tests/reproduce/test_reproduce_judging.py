@@ -147,6 +147,17 @@ def test_a_grid_gives_the_smallest_epsilon_from_which_on_the_mark_holds(tmp_path
     assert found == ["<= 0.5", "2", "> 2"]
 
 
+def test_quickly_the_ends_of_a_grid_are_enough(tmp_path):
+    content = ALONG | {"quick": {"cases": ["grid"]}}
+    runs = {"grid at 0.5": [run(0, 0.85)], "grid at 2": [run(0, 0.95)]}
+    found = judged(filled(tmp_path, content, runs, quick=True))
+    assert [(row.name, row.ours) for row in found.rows] == [
+        ("grid: 0.8", "<= 0.5"),
+        ("grid: 0.9", "2"),
+        ("grid: 0.99", "> 2"),
+    ]
+
+
 def test_a_grid_with_gaps_says_nothing(tmp_path):
     runs = {"grid at 0.5": [run(0, 0.91)], "grid at 2": [run(0, 0.95)]}
     assert judged(filled(tmp_path, ALONG, runs)).rows == ()

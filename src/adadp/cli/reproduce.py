@@ -102,7 +102,7 @@ def _show(stores: Sequence[Store], as_json: bool) -> None:
                 "met": each.met,
                 "printed": each.printed,
                 "figures": [
-                    {"name": row.case.name, "ours": row.ours, "printed": row.printed, "met": row.verdict.value}
+                    {"name": row.name, "ours": row.ours, "printed": row.printed, "met": row.verdict.value}
                     for row in each.rows
                 ],
                 "claims": [
@@ -119,7 +119,7 @@ def _show(stores: Sequence[Store], as_json: bool) -> None:
         for item, each in found:
             figures = Table("", "ours", "printed", "gap", "met", title=item.title, title_justify="left")
             for row in each.rows:
-                figures.add_row(row.case.name, row.ours, row.printed, row.gap, row.verdict.value)
+                figures.add_row(row.name, row.ours, row.printed, row.gap, row.verdict.value)
             console.print(figures)
             for claim in each.claims:
                 console.print(f"{claim.claim.says}: {claim.verdict.value or 'not shown'} ({claim.found})", style=None)

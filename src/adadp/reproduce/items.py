@@ -65,6 +65,10 @@ class Case:
     quick: str | None = None
     read: str | None = None
 
+    def grid(self, *, quick: bool) -> tuple[float, ...]:
+        """The epsilons that are tried; quickly, only its two ends."""
+        return (self.epsilons[0], self.epsilons[-1]) if quick else self.epsilons
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -137,7 +141,7 @@ class Item:
             if quick:
                 settings = _shortened(settings, self.quick.settings)
             if case.epsilons:
-                for epsilon in case.epsilons[:2] if quick else case.epsilons:
+                for epsilon in case.grid(quick=quick):
                     found[f"{case.name} at {epsilon:g}"] = TrainConfig.from_dict({**settings, "epsilon": epsilon})
             else:
                 found[case.name] = TrainConfig.from_dict(settings)

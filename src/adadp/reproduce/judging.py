@@ -66,6 +66,13 @@ class Row:
     epsilon: str = ""
     seeds: int = 0
     private: bool = True
+    mark: float | None = None
+    """The accuracy whose epsilon this is."""
+
+    @property
+    def name(self) -> str:
+        """The case, and the accuracy where there are several figures of it."""
+        return self.case.name if self.mark is None else f"{self.case.name}: {self.mark:g}"
 
 
 @dataclass(frozen=True)
@@ -245,10 +252,10 @@ def _smallest(store: Store) -> list[Row]:
             if case.along is None:
                 means = {
                     epsilon: statistics.mean(float(run["test_accuracy"]) for run in runs)
-                    for epsilon in case.epsilons
+                    for epsilon in case.grid(quick=store.quick)
                     if (runs := found.get(f"{case.name} at {epsilon:g}"))
                 }
-                if len(means) < len(case.epsilons):
+                if len(means) < len(case.grid(quick=store.quick)):
                     continue
                 answer = smallest_epsilon(means, mark)
                 value, text = answer.epsilon, answer.text
@@ -261,7 +268,7 @@ def _smallest(store: Store) -> list[Row]:
                 value = epsilon_along(config, runs, mark, case.along)
                 text = "not reached" if value is None else f"{value:.3g}"
             printed = case.printed[place] if case.printed else None
-            row = Row(case, text, private=bool(runs[0]["private"]), seeds=len(runs))
+            row = Row(case, text, private=bool(runs[0]["private"]), seeds=len(runs), mark=mark)
             if printed is not None:
                 compared = None if value is None else _compared(case, value, printed)
                 row = Row(
@@ -272,6 +279,7 @@ def _smallest(store: Store) -> list[Row]:
                     Verdict.MISSED if compared is None else compared.verdict,
                     private=row.private,
                     seeds=row.seeds,
+                    mark=mark,
                 )
             rows.append(row)
     return rows
