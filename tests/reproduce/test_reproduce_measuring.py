@@ -192,8 +192,9 @@ def test_a_command_that_fails_says_which(folder, tmp_path):
     (tmp_path / "p" / "paper.toml").write_text('title = "P"\npage = "p.md"\n')
     (tmp_path / "p" / "bad.toml").write_text(ASKED.replace("--sigma 4 --steps 10000", "--sigma -4 --steps 10000"))
     (item,) = papers(tmp_path)["p"].items
-    with pytest.raises(RunError, match="--sigma -4"):
+    with pytest.raises(RunError, match="--sigma -4") as failed:
         measure(Store(item, tmp_path))
+    assert "sigma must be" in failed.value.why
 
 
 @pytest.mark.parametrize(("path", "value"), [("a.0.b", 1.0), ("a.-1.b", 2.0), ("c", 1.0)])

@@ -106,7 +106,5 @@ def _command(text: str) -> str:
         [sys.executable, "-m", "adadp", *shlex.split(text)], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise RunError(
-            f"`adadp {text}` failed.", why=done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ""
-        )
+        raise RunError(f"`adadp {text}` failed.", why=done.stderr.strip())
     return done.stdout.strip()
