@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,30 @@ def test_what_is_measured_is_not_measured_again(done, folder, monkeypatch):
     for item in papers(folder)["small"].items:
         measure(Store(item, out))
     assert results(out, "tiny.json") == before
+
+
+def test_a_run_that_another_item_has_is_not_made_again(done, folder, tmp_path, monkeypatch):
+    out = Path(shutil.copytree(done[0], tmp_path / "out"))
+    place = tmp_path / "experiments" / "other"
+    place.mkdir(parents=True)
+    (place / "paper.toml").write_text('title = "Another paper"\npage = "other.md"\norder = ["twin"]\n')
+    (place / "twin.toml").write_text(TINY.replace('"slow"', '"the same"').replace("sigma = 0.0", "sigma = 9.0"))
+    made = []
+
+    def makes(config, _):
+        made.append((config.sigma, config.seed))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("adadp.reproduce.measuring.measured_run", makes)
+    (item,) = papers(place.parent)["other"].items
+    with pytest.raises(KeyboardInterrupt):
+        measure(Store(item, out))
+    assert made == [(9.0, 0)]
+    assert Store(item, out).runs() == {"the same": results(out, "tiny.json")["runs"]["slow"]["runs"][:1]}
+    made.clear()
+    with pytest.raises(KeyboardInterrupt):
+        measure(Store(item, out), again=True)
+    assert made == [(None, 0)]
 
 
 def test_a_stop_loses_one_run(folder, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """What was measured of an item, in one JSON file: results/<paper>/<item>.json, and apart from it <item>.quick.json.
 
 several processes at once              each adds its own: the file is locked while it is read and replaced
+two items with a run in common         it is made once
 an item whose settings have changed    what was measured with others is dropped, never shown beside new results
 a kill while it is written             the file as it was
 """
@@ -65,6 +66,19 @@ class Store:
             if case.name in content and content[case.name]["command"] == self.item.command(case.name, quick=self.quick)
         }
 
+    def elsewhere(self, config: TrainConfig, seed: int) -> Run | None:
+        """The run with the same settings and ``seed`` that another item has; None if there is none."""
+        command, ending = config.as_command(), ".quick.json"
+        for path in sorted(self.out.glob("results/*/*.json")):
+            if path == self.path or path.name.endswith(ending) != self.quick:
+                continue
+            for known in _read(path).get("runs", {}).values():
+                if known["command"] == command:
+                    for run in known["runs"]:
+                        if run["seed"] == seed:
+                            return dict(run)
+        return None
+
     def keep_run(self, name: str, config: TrainConfig, run: Run) -> None:
         """Add ``run``, in place of an earlier one of its seed."""
         with self._locked():
@@ -84,15 +98,9 @@ class Store:
             self._write(content)
 
     def _content(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads(self.path.read_bytes())
-        except FileNotFoundError:
-            return {"item": self.item.path, "quick": self.quick, "runs": {}, "answers": {}}
-        except (OSError, ValueError) as error:
-            raise RunError(
-                f"{self.path} cannot be read: {error}.", fix="Repair it, or remove it to start anew."
-            ) from error
-        return found
+        if self.path.exists():
+            return _read(self.path)
+        return {"item": self.item.path, "quick": self.quick, "runs": {}, "answers": {}}
 
     def _write(self, content: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,3 +110,11 @@ class Store:
         """One process at a time. The lock is no file beside the results, where it would be left behind."""
         name = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:16]
         return FileLock(Path(tempfile.gettempdir()) / f"adadp-results-{name}.lock")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}.", fix="Repair it, or remove it to start anew.") from error
+    return found
