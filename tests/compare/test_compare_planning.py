@@ -14,6 +14,7 @@ from adadp.compare.planning import is_public, plan_all
 from adadp.compare.privacy import Spent, ahead, total_of
 from adadp.errors import InputError
 from adadp.events import Repeated, compose
+from adadp.runs import RunFolder
 from adadp.sampling import Lots
 
 BASE = {"data": "cancer", "delta": 1e-4, "steps": 3, "lot": 100, "model": "mlp:4", "threads": 1}
@@ -139,7 +140,7 @@ def test_budgets_of_noise_chosen_on_the_way_are_added():
     composed = total_of(ahead([first], 3), public=False)
     assert both["epsilon"] == pytest.approx(composed["epsilon"] + 3.0)
     assert both["delta"] == pytest.approx(4e-4)
-    assert "can compute the noise" in both["text"]
+    assert "secure noise of its own" in both["text"]
     assert "adadp tune" in both["text"]
 
 
@@ -180,3 +181,20 @@ def test_epsilons_that_follow_results_are_refused_on_own_data(table, tmp_path):
     with pytest.raises(InputError, match="data of your own"):
         compare(asked, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_runs_on_own_data_share_no_noise(table, tmp_path):
+    """With one seed the gradients of two cases could be subtracted, and the noise would be gone."""
+    base = own(table, test_data=f"table:{table / 'test.csv'}", records=200)
+    base |= {"delta": 1e-4, "lot": 200, "steps": 2, "threads": 1, "accountant": "zcdp"}
+    made = spec("dpsgd", "adadp", base=base).replace(epsilons=(1.0,), seeds=(4, 7))
+    results = compare(made, tmp_path / "out", workers=1)
+    assert results["public"] is False
+    assert [[run["seed"] for run in case["runs"]] for case in results["cases"]] == [[4, 7], [4, 7]]
+    folders = [RunFolder.open(tmp_path / "out" / run["folder"]) for case in results["cases"] for run in case["runs"]]
+    assert [folder.config.seed for folder in folders] == [None] * 4
+    assert all("secure" in folder.certificate()["randomness"] for folder in folders)
+    assert results["total"]["epsilon"] > 1.0
+    assert "secure noise of its own" in results["total"]["text"]
+    again = compare(made, tmp_path / "out", workers=1)
+    assert again["cases"] == results["cases"]

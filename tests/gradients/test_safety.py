@@ -14,6 +14,7 @@ from torch import nn
 
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine, loop_gradients, replace_batchnorm
+from adadp.gradients.rules.base import square_norm
 from adadp.gradients.rules.linear import gram_square_norm
 
 
@@ -252,6 +253,75 @@ def same_state(first, second):
     for one, two in zip(first["grads"], second["grads"], strict=True):
         assert (one is None) == (two is None)
         assert one is None or torch.equal(one, two)
+
+
+class TokenTwice(nn.Module):
+    """What a record's two values do to the row of its token cancels where one is minus the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(4, 64)
+        self.out = nn.Linear(64, 9)
+
+    def forward(self, values):
+        tokens = torch.zeros(values.shape, dtype=torch.int64)
+        return self.out((self.table(tokens) * values.unsqueeze(2)).sum(1))
+
+
+class TableTwice(TokenTwice):
+    def forward(self, values):
+        tokens = torch.zeros(len(values), dtype=torch.int64)
+        return self.out(self.table(tokens) * values[:, :1] + self.table(tokens) * values[:, 1:])
+
+
+class ParameterTwice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.Parameter(torch.randn(8))
+        self.out = nn.Linear(8, 9)
+
+    def forward(self, values):
+        return self.out(values[:, :1] * self.shift + values[:, 1:] * self.shift)
+
+
+class ConvolutionTwice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.filter = nn.Conv1d(1, 8, 3)
+        self.out = nn.Linear(8, 9)
+
+    def forward(self, values):
+        ones = torch.ones(len(values), 1, 8)
+        return self.out((self.filter(ones * values[:, :1, None]) + self.filter(ones * values[:, 1:, None])).mean(2))
+
+
+@pytest.mark.parametrize("kind", [TokenTwice, TableTwice, ParameterTwice, ConvolutionTwice])
+@pytest.mark.parametrize("value", [1e7, 1e8, 1e9])
+def test_terms_that_cancel_in_a_record_do_not_pass_its_bound(kind, value):
+    torch.manual_seed(0)
+    records = 256
+    batch = (torch.tensor([[1.0, 0.0]]).repeat(records, 1), torch.zeros(records, dtype=torch.int64))
+    batch[0][-1] = torch.tensor([value, -value])
+    engine = built(kind(), cross_entropy, batch)
+    groups = [list(engine.names)]
+
+    def clipped_sum(count):
+        capture = engine.capture(tuple(each[:count] for each in batch))
+        return capture.weighted_sums(capture.square_norms(groups).rsqrt().clamp(max=1.0), groups)
+
+    with_it, without = clipped_sum(records), clipped_sum(records - 1)
+    moved = sum(float((with_it[name] - without[name]).double().square().sum()) for name in engine.names) ** 0.5
+    assert moved <= 1 + records * 2.0**-20
+
+
+@pytest.mark.parametrize("numbers", [1023, 1024, 1025, 10_000, 1_000_000])
+@pytest.mark.parametrize("large", [1, 8, 32, 128])
+def test_small_numbers_behind_large_ones_count_in_a_norm(numbers, large):
+    """Alone each of them is lost in float32; clip rules allow for 9e-6."""
+    row = torch.full((1, numbers), 2.0**-12.6)
+    row[0, :large] = 1.0
+    truth = float(row.double().norm())
+    assert float(square_norm(row).double().sqrt()) == pytest.approx(truth, rel=4e-6)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])

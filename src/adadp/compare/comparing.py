@@ -158,11 +158,17 @@ class _Work:
         self._began, self._done_before = time.monotonic(), 0
 
     def make(self, cases: Sequence[PlannedCase]) -> None:
-        """All runs of ``cases``, seed by seed, so that a stop leaves whole seeds."""
+        """All runs of ``cases``, seed by seed, so that a stop leaves whole seeds.
+
+        On a public data set cases share the seed, so that less than everything differs between them. On records of the
+        user's own runs that share noise could be subtracted from each other, which no composition covers: they are
+        made without a seed, and the number only tells them apart.
+        """
         jobs = []
+        shared = is_public(self.board.planned)
         for seed in self.board.spec.seeds:
             for case in cases:
-                job = Job(case.config.replace(seed=seed), self.place / case.folder(seed))
+                job = Job(case.config.replace(seed=seed if shared else None), self.place / case.folder(seed))
                 self._asked[job.folder] = case, seed
                 jobs.append(job)
         there = sum(_is_finished(job.folder) for job in jobs)  # they are only read, and say nothing about the others
@@ -204,7 +210,7 @@ class _Work:
     def _finished(self, job: Job, measured: Measured | None, error: str) -> None:
         case, seed = self._asked[job.folder]
         if measured is not None:
-            self.board.measured[case.folder(seed)] = measured
+            self.board.measured[case.folder(seed)] = {**measured, "seed": seed}
         else:
             self.board.failed[case.folder(seed)] = error
         self.write(self.cost)

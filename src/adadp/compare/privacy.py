@@ -9,6 +9,9 @@
     nothing released                        epsilon 0
 
 What a run that was stopped or failed has charged counts too.
+
+Composition is for independent noise. On records of a user's own every run is therefore made without a seed; runs on a
+public data set share their seeds, and with them lots and noise, and the sum is what independent ones would cost.
 """
 
 from __future__ import annotations
@@ -102,9 +105,14 @@ def _words(runs: int, epsilon: float | None, delta: float | None, how: str, *, p
     else:
         cost = f"All {runs} runs together are ({epsilon:.4g}, {delta:g})-differentially private ({how})."
     if public:
-        return f"The data set is public, so nobody's privacy was spent. On private records it would add up: {cost}"
+        return (
+            "The data set is public, so nobody's privacy was spent. On private records, with noise of its own in every "
+            f"run, it would add up: {cost}"
+        )
+    text = f"All runs read the same records, so what they cost adds up. {cost}"
+    if epsilon is None:
+        return text
     return (
-        f"All runs read the same records, so what they cost adds up. {cost} The seeds are known, and who knows a seed "
-        "can compute the noise: keep the runs to yourself. To publish a model train once more without a seed, which is "
-        "added to this, or use adadp tune, which charges the search."
+        f"{text} Every run draws secure noise of its own, and the test file is public: any of the models may be "
+        "published within that. Where only the best is wanted adadp tune costs less."
     )

@@ -197,13 +197,11 @@ class _Held:
         return norms_of(self._per_example(), scales)
 
     def weighted_sum(self, weights: Tensor, slots: tuple[str, ...]) -> Sums:
-        if self._parts is not None:
-            return weigh_all(self._parts, weights, slots)
-        total: Sums = {}
-        for rule, pair in self._piece.uses:
-            for slot, value in rule.weighted_sum(pair.only(slots), weights).items():
-                total[slot] = total[slot] + value if slot in total else value
-        return total
+        if self._parts is None and len(self._piece.uses) == 1:
+            rule, pair = self._piece.uses[0]
+            return rule.weighted_sum(pair.only(slots), weights)
+        # Uses that cancel within a record have to do so before they meet other records: its norm is that of their sum.
+        return weigh_all(self._per_example(), weights, slots)
 
     def clamped_sum(self, bounds: Sums) -> Sums:
         one = self._one_position()

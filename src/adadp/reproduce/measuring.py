@@ -40,10 +40,10 @@ def measure(store: Store, *, seeds: Iterable[int] | None = None, again: bool = F
         for name, config in asked.items():
             done = {int(run["seed"]) for run in store.runs().get(name, [])}
             if again or seed not in done:
-                known = None if again else store.elsewhere(config, seed)
-                run = known or _trained(config.replace(seed=seed))
+                there = None if again else store.elsewhere(config, seed)
+                run = there or _trained(config.replace(seed=seed))
                 store.keep_run(name, config, run)
-                how = f"in {run['seconds']:.0f} s" if known is None else "as in another item"
+                how = f"in {run['seconds']:.0f} s" if there is None else "as in another item"
                 tell(f"{item.path}: {name}, seed {seed}: {100 * run['test_accuracy']:.2f} % {how}")
 
 

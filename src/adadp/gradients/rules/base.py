@@ -124,11 +124,21 @@ def weigh_all(parts: Iterable[Sums], weights: Tensor, slots: tuple[str, ...]) ->
     return total
 
 
+_NORM_BLOCK = 1024
+"""Squares added in float32 at a time. Small ones are lost behind large ones: up to 2e-6 of a norm over 1024 numbers,
+2e-3 over a million (measured), and clip rules allow for 9e-6."""
+
+
 def square_norm(grads: Tensor) -> Tensor:
     """``[records, ...]`` to the squared norm of every record."""
     flat = grads.reshape(grads.shape[0], -1)
-    norms: Tensor = torch.linalg.vector_norm(flat, dim=1)
-    return norms.square_()
+    whole = flat.shape[1] // _NORM_BLOCK * _NORM_BLOCK
+    norms: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1)
+    if not whole:
+        return norms.square_()
+    blocks = torch.linalg.vector_norm(flat[:, :whole].unflatten(1, (-1, _NORM_BLOCK)), dim=2)
+    squares = blocks.double().square_().sum(1).add_(norms.double().square_())
+    return squares.to(norms.dtype)
 
 
 def scale_rows(rows: Tensor, weights: Tensor) -> Tensor:

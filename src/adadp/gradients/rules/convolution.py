@@ -19,6 +19,7 @@ from adadp.gradients.rules.base import (
     scaled,
     slices,
     square_norm,
+    weigh,
 )
 from adadp.gradients.rules.linear import gram_square_norm
 
@@ -77,11 +78,10 @@ class ConvolutionRule(Rule):
 
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
         sums = {}
-        scaled = scale_rows(pair.output_grad, weights)
         if "weight" in pair.slots:
             assert pair.input is not None
             _, sums["weight"], _ = torch.ops.aten.convolution_backward(
-                scaled,
+                scale_rows(pair.output_grad, weights),
                 pair.input,
                 pair.input.new_empty(1).expand(self.weight_shape),
                 None,
@@ -94,7 +94,7 @@ class ConvolutionRule(Rule):
                 [False, True, False],
             )
         if "bias" in pair.slots:
-            sums["bias"] = scaled.flatten(2).sum((0, 2))
+            sums["bias"] = weigh(pair.output_grad.flatten(2).sum(2), weights)
         return sums
 
     def _sides(self, pair: Pair) -> tuple[Tensor, Tensor]:

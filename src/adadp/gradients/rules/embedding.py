@@ -37,19 +37,24 @@ class EmbeddingRule(Rule):
         return (shape[0], 1)
 
     def square_norms(self, pair: Pair, inverse: Scales = None) -> Sums:
-        index, grads = self._lookups(pair)
-        keys, place = torch.unique((index + self._offsets(pair)).reshape(-1), return_inverse=True)
-        looked_up = grads.new_zeros(len(keys), grads.shape[-1]).index_add_(0, place, grads.flatten(0, 1))
+        owner, row, grads = self._rows_of_records(pair)
         if inverse is not None:
             scale = inverse["weight"]
-            looked_up = looked_up * (scale if scale.shape[0] == 1 else scale[keys % self.rows])
-        owner = keys.div(self.rows, rounding_mode="floor")
-        return {"weight": grads.new_zeros(pair.records).index_add_(0, owner, square_norm(looked_up))}
+            grads = grads * (scale if scale.shape[0] == 1 else scale[row])
+        return {"weight": grads.new_zeros(pair.records).index_add_(0, owner, square_norm(grads))}
 
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
-        index, grads = self._lookups(pair)
+        """Of what the norms are taken of: terms that cancel within a record must not meet in the table of all."""
+        owner, row, grads = self._rows_of_records(pair)
         table = grads.new_zeros(self.rows, grads.shape[-1])
-        return {"weight": table.index_add_(0, index.reshape(-1), scale_rows(grads, weights).flatten(0, 1))}
+        return {"weight": table.index_add_(0, row, scale_rows(grads, weights[owner]))}
+
+    def _rows_of_records(self, pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
+        """For every row that a record looked up, once: the record, the row, and the record's gradient there."""
+        index, grads = self._lookups(pair)
+        keys, place = torch.unique((index + self._offsets(pair)).reshape(-1), return_inverse=True)
+        found = grads.new_zeros(len(keys), grads.shape[-1]).index_add_(0, place, grads.flatten(0, 1))
+        return keys.div(self.rows, rounding_mode="floor"), keys % self.rows, found
 
     def _lookups(self, pair: Pair) -> tuple[Tensor, Tensor]:
         """Indices ``[records, lookups]`` and gradients ``[records, lookups, width]``, zero at the padding index."""
