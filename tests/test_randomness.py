@@ -230,3 +230,58 @@ def test_every_subset_is_equally_likely(size):
 def test_a_subset_larger_than_the_whole_is_refused():
     with pytest.raises(InputError, match="A subset of 7 was asked of 6"):
         SeededSource(1).subset(6, 7, purpose="test", step=0)
+
+
+# Dropout and its like
+
+
+CPU = torch.device("cpu")
+
+
+@each_source
+def test_random_layers_leave_the_state_of_torch_alone(source):
+    torch.manual_seed(5)
+    torch.randn(3)
+    before = torch.get_rng_state()
+    with source.random_layers(CPU, step=0):
+        torch.rand(5)
+        assert not torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_random_layers_leave_it_alone_after_an_error_too():
+    before = torch.get_rng_state()
+    layers = SecureSource().random_layers(CPU, step=0)
+    layers.__enter__()
+    torch.rand(5)
+    assert not layers.__exit__(ValueError, ValueError("x"), None)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def layer_numbers(source: RandomSource, step: int) -> list[float]:
+    torch.manual_seed(5)
+    with source.random_layers(CPU, step=step):
+        return torch.rand(4).tolist()
+
+
+def test_random_layers_follow_seed_and_step():
+    assert layer_numbers(SeededSource(7), 3) == layer_numbers(SeededSource(7), 3)
+    assert layer_numbers(SeededSource(7), 3) != layer_numbers(SeededSource(7), 4)
+    assert layer_numbers(SeededSource(7), 3) != layer_numbers(SeededSource(8), 3)
+    assert layer_numbers(SecureSource(), 3) != layer_numbers(SecureSource(), 3)
+
+
+def test_random_layers_draw_the_whole_state_of_the_generator():
+    """A number of 32 bits, which is all that torch.manual_seed takes on the CPU, could be guessed."""
+    with OneWord(2**64 - 2**32 + 5).random_layers(CPU, step=0):
+        words = torch.get_rng_state().numpy()[24 : 24 + 8 * 624].view(np.uint64)
+        assert set(words.tolist()) == {5, 2**32 - 1}
+        assert torch.get_rng_state().numel() == len(torch.Generator().get_state())
+
+
+@each_source
+def test_numbers_of_random_layers_are_uniform(source):
+    with source.random_layers(CPU, step=0):
+        numbers = torch.rand(100_000, dtype=torch.float64)
+    counts = torch.histc(numbers, bins=20, min=0, max=1)
+    assert float(((counts - 5000) ** 2 / 5000).sum()) < 65  # 19 degrees of freedom: 1e-6

@@ -225,6 +225,35 @@ def test_secure_runs_differ_and_seeded_runs_repeat(cancer, tmp_path):
     assert torch.equal(private.release()["0.weight"], drawn["c"])
 
 
+def test_dropout_in_a_loop_of_your_own_cannot_be_foreseen(cancer, tmp_path):
+    """Whatever torch.manual_seed was given: with known masks a record would move those of all behind it."""
+    seen = []
+
+    class Watched(nn.Dropout):
+        def forward(self, value):
+            out = super().forward(value)
+            if value.shape[0] == 100:
+                seen.append(out == 0)
+            return out
+
+    data = tuple(each[:100] for each in cancer)
+    plan = Plan.of_noise(noise=1.0, steps=2, records=100, lot_size=100, clip=1.0)
+
+    def masks(name, seed):
+        model = nn.Sequential(Watched(0.5), network())
+        _, private = start(tmp_path, data, plan, name=name, model=model, seed=seed)
+        seen.clear()
+        for _ in range(2):
+            torch.manual_seed(0)
+            private.release()
+        return torch.stack(seen)
+
+    one, other = masks("a", None), masks("b", None)
+    assert not torch.equal(one[0], one[1])
+    assert not torch.equal(one, other)
+    assert torch.equal(masks("c", 3), masks("d", 3))
+
+
 class Watching(GaussianMechanism):
     """Reads the ledger from the disk at the moment of a release."""
 

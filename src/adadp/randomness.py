@@ -22,6 +22,8 @@ import hashlib
 import math
 import ssl
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
 
@@ -35,6 +37,10 @@ from adadp.errors import InputError
 
 _MOST_BYTES = 2**30
 """Asked of the operating system's generator at once; its lengths are 32-bit."""
+
+
+_TWISTER = 624
+"""Words in the state of torch's generator on the processor, a Mersenne twister; each is kept in 64 bits."""
 
 
 class RandomSource(ABC):
@@ -120,6 +126,28 @@ class RandomSource(ABC):
             return self.permutation(count, purpose=f"{purpose}, again", step=step)[:size].sort().values
         chosen = (words[first[:size]] % np.uint64(max(1, count))).astype(np.int64)
         return torch.from_numpy(np.sort(chosen))
+
+    @final
+    @contextmanager
+    def random_layers(self, device: torch.device, *, step: int) -> Iterator[None]:
+        """A state of this source for the generators of torch, which dropout draws from; they get their own back.
+
+        One record more moves the masks of all records behind it. A secure run is private all the same, because nobody
+        knows the masks of the others; ``torch.manual_seed`` would leave 2**32 possibilities, which can be tried. So
+        the whole state of the processor's generator is drawn: 624 words of 32 bits behind a head of 24 bytes.
+        """
+        words = self._asked(1 + _TWISTER // 2, "random layers", step)
+        before, state = torch.get_rng_state(), torch.Generator().manual_seed(0).get_state()
+        state.numpy()[24 : 24 + 8 * _TWISTER].view(np.uint64)[:] = words[1:].view(np.uint32)
+        elsewhere = device.type != "cpu"
+        with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=elsewhere):
+            if elsewhere:
+                torch.manual_seed(int(words[0]) >> 1)
+            torch.set_rng_state(state)
+            try:
+                yield
+            finally:
+                torch.set_rng_state(before)
 
     def _asked(self, count: int, purpose: str, step: int) -> npt.NDArray[np.uint64]:
         """The words for a request, once it has been checked."""

@@ -75,6 +75,7 @@ class PrivateGradients:
             )
         _check_choices(method, plan)
         first = next(model.parameters(), torch.empty(0))
+        self._device = first.device
         self.model = model
         self.plan = plan
         self.source = seed if isinstance(seed, RandomSource) else _source(seed)
@@ -109,7 +110,8 @@ class PrivateGradients:
         plan, step, query = self.plan, self.step, self.query
         query.lot_size, query.clip_factor = plan.lot_size_at(step), plan.clip_factor_at(step)
         lot = self.lots.lot(step)
-        total = query.settle(self._sum_of_lot(lot))
+        with self.source.random_layers(self._device, step=step):
+            total = query.settle(self._sum_of_lot(lot))
         multipliers = dict(zip(total, (plan.noise_multiplier_at(step), *plan.clip.extra_multipliers()), strict=True))
         bounds = {purpose: self._with_rounding(bound) for purpose, bound in query.l2_bounds().items()}
         charge = None if paid else plan.charge_at(step, resumed=self._resumed)
@@ -158,10 +160,11 @@ class PrivateGradients:
         """
         lengths = query.lengths()
         scores = torch.zeros(len(lengths), dtype=torch.float64)
-        for chunk in torch.split(lot, self.chunk_size):
-            if len(chunk):
-                losses = self._engine.losses_along(self._records.batch(chunk), direction, lengths)
-                scores += query.scores(losses.double()).cpu()
+        with self.source.random_layers(self._device, step=step):
+            for chunk in torch.split(lot, self.chunk_size):
+                if len(chunk):
+                    losses = self._engine.losses_along(self._records.batch(chunk), direction, lengths)
+                    scores += query.scores(losses.double()).cpu()
         bound = self._with_rounding(query.score_bound)
         # ======================== trust line: above sensitive, below public ========================
         return choose_least(

@@ -2,6 +2,8 @@
 
 import gc
 import itertools
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -576,3 +578,36 @@ def test_replace_batchnorm_keeps_sharing_mode_and_a_lone_layer():
     assert alone.num_groups == 2
     with pytest.raises(InputError, match="groups"):
         replace_batchnorm(nn.Sequential(), groups=0)
+
+
+NEW_SWITCHES = pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="torch before 2.9")
+TF32 = """
+import torch
+from adadp.gradients.capture import without_tf32
+products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+{set}
+before = {read}
+with without_tf32():
+    assert (products.allow_tf32, convolutions.allow_tf32) == (False, False)
+assert {read} == before, {read}
+"""
+OLD = "(products.allow_tf32, convolutions.allow_tf32)"
+
+
+@pytest.mark.parametrize(
+    ("switched", "read"),
+    [
+        ("products.allow_tf32 = True", OLD),
+        pytest.param(
+            "products.fp32_precision, convolutions.conv.fp32_precision = 'tf32', 'ieee'",
+            "(products.fp32_precision, convolutions.conv.fp32_precision, convolutions.rnn.fp32_precision)",
+            marks=NEW_SWITCHES,
+        ),
+    ],
+)
+def test_tf32_is_off_for_norms_and_sums_and_as_before_afterwards(switched, read):
+    """In a process of its own: torch's switches forget nothing. What they do can be seen on a GPU only."""
+    done = subprocess.run(
+        [sys.executable, "-c", TF32.format(set=switched, read=read)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

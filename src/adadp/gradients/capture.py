@@ -282,10 +282,36 @@ def _group_of(groups: Groups, parameters: Mapping[str, Any]) -> dict[str, int]:
 
 @contextlib.contextmanager
 def exactly(device: torch.device) -> Iterator[None]:
-    """Neither a graph nor half precision, whatever the caller has switched on: norms and sums must belong together."""
+    """Neither a graph nor half precision nor TF32, whatever is switched on: norms and sums must belong together."""
     half = torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else None
-    with torch.no_grad(), half or contextlib.nullcontext():
+    short = without_tf32() if device.type == "cuda" else None
+    with torch.no_grad(), half or contextlib.nullcontext(), short or contextlib.nullcontext():
         yield
+
+
+@contextlib.contextmanager
+def without_tf32() -> Iterator[None]:
+    """Float32 with all its digits: TF32, which torch allows for convolutions unless told otherwise, keeps ten bits."""
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    kept = [*_tf32(products, products), *_tf32(convolutions, *_parts_of(convolutions))]
+    products.allow_tf32 = convolutions.allow_tf32 = False
+    try:
+        yield
+    finally:
+        for switch, name, value in kept:
+            setattr(switch, name, value)
+
+
+def _tf32(switch: Any, *parts: Any) -> list[tuple[Any, str, Any]]:
+    """How TF32 is set, so that it can be set again: by the old switch, or part by part where torch cannot say that."""
+    try:
+        return [(switch, "allow_tf32", switch.allow_tf32)]
+    except RuntimeError:  # the caller uses the switches that torch has since 2.9
+        return [(part, "fp32_precision", part.fp32_precision) for part in parts]
+
+
+def _parts_of(convolutions: Any) -> tuple[Any, ...]:
+    return (convolutions.conv, convolutions.rnn) if hasattr(convolutions, "conv") else ()
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

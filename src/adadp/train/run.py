@@ -32,7 +32,7 @@ from adadp.train.looks import Looks
 from adadp.train.optimizers import check_noise, tell_noise
 from adadp.train.planning import rate_of
 from adadp.train.result import Status, TrainResult
-from adadp.train.stopping import random_layers, stop_requests
+from adadp.train.stopping import stop_requests
 
 Watch = Callable[[Status], None]
 
@@ -118,12 +118,11 @@ class Run:
         """Go on to the end of the plan, or until somebody asks to stop (``Interrupted``)."""
         self._started = time.perf_counter()
         private, steps = self.private, self.plan.steps
-        with stop_requests() as stop, random_layers(self.config.seed) as start_layers:
+        with stop_requests() as stop:
             if self._clean and private.step < steps:
                 self.checkpoint(clean=False)
             spent = not self.look()  # one that failed is made up for
             while private.step < steps and not stop.is_set() and not spent:
-                start_layers(private.step)
                 try:
                     spent = not self.step()
                     if spent:

@@ -136,7 +136,7 @@ def square_norm(grads: Tensor) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1)
     if not whole:
         return norms.square_()
-    blocks = torch.linalg.vector_norm(flat[:, :whole].unflatten(1, (-1, _NORM_BLOCK)), dim=2)
+    blocks: Tensor = torch.linalg.vector_norm(flat[:, :whole].view(len(flat), -1, _NORM_BLOCK), dim=2)
     squares = blocks.double().square_().sum(1).add_(norms.double().square_())
     return squares.to(norms.dtype)
 
