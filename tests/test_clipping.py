@@ -375,8 +375,10 @@ def quantile_rule(quantile=0.5, count_noise=10.0, floor=1e-3, ceiling=1e3, lr=0.
 def test_the_count_by_hand():
     rule = quantile_rule()
     lot = torch.tensor([[0.25], [1.0], [4.0], [NAN], [INF], [-1.0], [0.0]])
-    assert rule.count_query(lot, {"bound": 1.0}).item() == 0.5 + 0.5 - 0.5 + 0.5
-    assert rule.count_query(lot, {"bound": 0.5}).item() == 0.5 - 0.5 - 0.5 + 0.5
+    assert rule.count_query(lot, {"bound": 1.0}).item() == 0.5 + 0.0 - 0.5 + 0.5
+    assert rule.count_query(lot, {"bound": 1.1}).item() == 0.5 + 0.5 - 0.5 + 0.5
+    assert rule.count_query(lot, {"bound": 0.4}).item() == -0.5 - 0.5 - 0.5 + 0.5
+    assert rule.count_query(lot, {"bound": 1.025}).item() == pytest.approx(0.5 + 0.025 / 1.025 / 0.1 - 0.5 + 0.5)
     assert rule.count_query(torch.zeros(0, 1), {"bound": 1.0}).item() == 0
     assert rule.extra_multipliers() == (10.0,)
 
@@ -386,9 +388,19 @@ def test_one_record_moves_the_count_by_at_most_its_bound_and_chunks_add_up(rule,
     state = rule.initial_state()
     lot, chunk, record = lot_for(rule, rows), lot_for(rule, others), torch.tensor([[square]])
     without, with_record = (rule.count_query(part, state).item() for part in (lot, torch.cat([lot, record])))
-    assert abs(with_record - without) <= rule.count_bound == 0.5
+    assert abs(with_record - without) <= rule.count_bound + 1e-12
+    assert rule.count_bound == 0.5
     both = rule.count_query(torch.cat([lot, chunk]), state).item()
-    assert both == without + rule.count_query(chunk, state).item()
+    assert both == pytest.approx(without + rule.count_query(chunk, state).item(), abs=1e-12)
+
+
+@given(quantiles(), st.floats(0.5, 2.0), st.floats(-1e-4, 1e-4))
+def test_the_last_bits_of_a_norm_hardly_move_the_count(rule, ratio, error):
+    """They follow from the place of a record in its lot; with a step at the bound they would decide."""
+    state = rule.initial_state()
+    norms = rule.initial * ratio * torch.tensor([[1.0], [1.0 + error]], dtype=torch.float64)
+    one, other = (rule.count_query(each.square()[None], state).item() for each in norms)
+    assert abs(one - other) <= rule.count_bound * rule.count_steepness * abs(error) * (1 + 1e-3) + 1e-12
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,10 @@ class PrivateGradients:
         with self.source.random_layers(self._device, step=step):
             total = query.settle(self._sum_of_lot(lot))
         multipliers = dict(zip(total, (plan.noise_multiplier_at(step), *plan.clip.extra_multipliers()), strict=True))
-        bounds = {purpose: self._with_rounding(bound) for purpose, bound in query.l2_bounds().items()}
+        bounds = {
+            purpose: self._with_rounding(bound, query.steepness(purpose))
+            for purpose, bound in query.l2_bounds().items()
+        }
         charge = None if paid else plan.charge_at(step, resumed=self._resumed)
         if charge is not None:
             self.ledger.charge(charge)
@@ -171,14 +174,16 @@ class PrivateGradients:
             scores, bound=bound, epsilon=self.plan.choice_epsilon, source=self.source, step=step, purpose="choice"
         )
 
-    def _with_rounding(self, bound: float) -> float:
+    def _with_rounding(self, bound: float, steepness: float = 1.0) -> float:
         """What one record can move the computed sum by: the method's bound, and the rounding of the float32 additions.
 
-        Without one record the others stand elsewhere in the lot and their sum rounds differently. Measured on the
-        papers' networks that is 0.1 * 2**-24 of the bound per record of the lot, and up to 7.5 * 2**-24 where equal
-        records add up in one small matrix product; 16 * 2**-24 is allowed for. This is measured, not proved.
+        Without one record the others stand elsewhere in the lot and their gradients and sum round differently. Measured
+        on the papers' networks that is 0.1 * 2**-24 of the bound per record of the lot, and up to 7.5 * 2**-24 where
+        equal records add up in one small matrix product; 16 * 2**-24 is allowed for, ``steepness`` times. This is
+        measured, not proved, and it is for losses that are smooth at the data: a gradient that jumps there (the corner
+        of a ReLU) can jump by rounding. docs/limits.md says so.
         """
-        return bound * (1 + self.query.lot_size * 2.0**-20)
+        return bound * (1 + steepness * self.query.lot_size * 2.0**-20)
 
     def _chunk(self, chunk_size: int | str, memory_limit: int) -> int:
         if chunk_size == "auto":

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adadp.accounting import rounded_up
 from adadp.errors import InputError
 from adadp.report.html import (
     Axis,
@@ -35,7 +36,6 @@ from adadp.report.html.words import (
     duration,
     meaning,
     number,
-    number_up,
     percent,
     percent_up,
     points,
@@ -226,13 +226,13 @@ def test_numbers_are_written_for_reading():
 
 @given(st.floats(1e-6, 1e6))
 def test_bounds_are_rounded_up_and_by_little(value):
-    assert value <= float(number_up(value)) < value * 1.00101
+    assert value <= float(rounded_up(value)) < value * 1.00101
     if value <= 1:
         assert value <= float(percent_up(value).split()[0]) / 100 + 1e-15 <= value + 1.001e-4
 
 
 def test_a_bound_of_few_digits_stays_as_it_is():
-    assert [number_up(each) for each in (0.1, 2.0, 1e-5, 2.0000001)] == ["0.1", "2", "1e-05", "2.001"]
+    assert [rounded_up(each) for each in (0.1, 2.0, 1e-5, 2.0000001)] == ["0.1", "2", "1e-05", "2.001"]
     assert [percent_up(each) for each in (0.1, 0.36946, 1.0)] == ["10.00 %", "36.95 %", "100.00 %"]
 
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 from report_samples import small_run
 
+from adadp.accounting import rounded_up
 from adadp.errors import InputError, RunError
 from adadp.report.html import Command, Matrix, Table, Words, page_of, render, run_page, write_report
 from adadp.report.html.run_charts import accountants_chart, spending_chart, trade_chart
-from adadp.report.html.words import number_up, percent
+from adadp.report.html.words import percent
 from adadp.runs import RunFolder
 
 
@@ -48,7 +49,7 @@ def test_the_headline_is_the_certificate(finished):
     page, certificate = run_page(finished), finished.certificate()
     accuracy = finished.metrics()[-1]["test_accuracy"]
     assert percent(accuracy) in page.headline
-    assert number_up(certificate["epsilon"]) in page.headline
+    assert rounded_up(certificate["epsilon"]) in page.headline
     assert "0.0001" in page.headline
     assert "add-remove" in " ".join(page.lead)
     assert page.status == "PRIVATE, BUT ITS SEED IS KNOWN"

@@ -19,6 +19,7 @@ from adadp.accounting.renyi import MomentsAccountant, RdpAccountant
 from adadp.accounting.runs import RunShape, Sampling
 from adadp.accounting.search import noise_for_search
 from adadp.accounting.selection import draw_count, repetitions_for
+from adadp.accounting.shown import rounded_up
 from adadp.accounting.strong import StrongAsPublished, StrongComposition
 from adadp.accounting.targets import EpsilonTarget, RhoTarget, Target
 from adadp.accounting.theorem1 import Theorem1
@@ -71,5 +72,6 @@ __all__ = [
     "most_settings",
     "noise_for_search",
     "repetitions_for",
+    "rounded_up",
     "smallest_noise",
 ]

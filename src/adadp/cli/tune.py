@@ -175,6 +175,7 @@ def _show(result: SearchResult, as_json: bool) -> None:
 
 
 def _show_plan(search: Search, as_json: bool) -> None:
+    from adadp.accounting import rounded_up
     from adadp.selection import cost_of
 
     cost = cost_of(search)
@@ -186,7 +187,9 @@ def _show_plan(search: Search, as_json: bool) -> None:
         size = f"{plan.steps} steps, lots of about {plan.lot_size} of {plan.records} records"
         click.echo(f"{number:3}  {_text(setting)}: {noise}, {size}")
     click.echo(search.describe())
-    click.echo(f"Epsilon {cost:.4g} at delta {search.delta:g} for everything; {search.epsilon:g} was asked for.")
+    click.echo(
+        f"Epsilon {rounded_up(cost)} at delta {search.delta:g} for everything; {search.epsilon:g} was asked for."
+    )
 
 
 def _gupta(  # noqa: PLR0917

@@ -107,6 +107,9 @@ class AdaptiveClipRule(ClipRule):
     count_bound: ClassVar[float]
     """What one record contributes to the count, at most."""
 
+    count_steepness: ClassVar[float]
+    """How much of ``count_bound`` a relative error of a norm can move what its record contributes, at most."""
+
     count_noise_multiplier: float
     """Standard deviation of the noise on the count, divided by ``count_bound``."""
 

@@ -2,11 +2,14 @@
 
 Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping". With the current bound C each lot releases
 
-    b~ = (sum over the lot of (1[n <= C] - 1/2) + N(0, (z / 2)^2)) / L + 1/2,       z = count_noise_multiplier,
+    b~ = (sum over the lot of h(n) + N(0, (z / 2)^2)) / L + 1/2,       z = count_noise_multiplier,
 
 an estimate of the fraction of records with a norm of at most C, and then C <- C exp(-eta (b~ - quantile)).
 
-Why the 1/2 is subtracted: a record then contributes +1/2 or -1/2 instead of 0 or 1, half the sensitivity.
+h is 1/2 for norms below C, -1/2 for those above: 1/2 is subtracted from the indicator so that a record contributes +1/2
+or -1/2 instead of 0 or 1, half the sensitivity. From 0.95 C to 1.05 C it falls on a line, where Andrew et al. have a
+step. The last bits of a norm follow from the place of the record in its lot, which moves with every record before it:
+norms on a step would all change sides, and one record would move the count by many.
 
 Why L is the *expected* lot size: the realised one is private. Over Poisson lots with L = q N the estimate is unbiased.
 For one lot of size B it is 1/2 + (B / L)(f - 1/2), f being the fraction in the lot. Where L is not q N the mean is off
@@ -46,6 +49,9 @@ from adadp.clipping.base import (
 )
 from adadp.errors import InputError
 
+RAMP = 0.05
+"""Half the width of the line on which a record goes from counting to not counting, relative to the bound."""
+
 LONGEST_STEP = 60.0
 """Largest change of log C that is computed: exp of it leads from any bound past any floor or ceiling."""
 
@@ -70,6 +76,7 @@ class QuantileAdaptive(AdaptiveClipRule):
         "ceiling": "ceiling",
     }
     count_bound = 0.5
+    count_steepness = (1 + RAMP) / RAMP
 
     initial: float
     quantile: float = 0.5
@@ -116,9 +123,10 @@ class QuantileAdaptive(AdaptiveClipRule):
         return clipped_weights(norms_of(square_norms, groups_count=1), self._bound(state))
 
     def count_query(self, square_norms: Tensor, state: ClipState) -> Tensor:
-        """Sum over the records of +1/2 where the norm is at most C and -1/2 where not; exact up to 2^24 records."""
-        norms = norms_of(square_norms, groups_count=1)
-        halves = (norms <= self._bound(state)).to(norms.dtype) - self.count_bound
+        """Sum over the records of h: +1/2 where the norm is well below C, -1/2 where it is well above."""
+        norms = norms_of(square_norms, groups_count=1).double()
+        excess = (1 - norms / self._bound(state)) / (2 * RAMP)
+        halves = excess.clamp(-self.count_bound, self.count_bound)
         return halves.where(finite_records(norms), 0.0).sum()
 
     def update(self, state: ClipState, released: float) -> ClipState:

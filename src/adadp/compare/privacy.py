@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adadp.accounting import accountant
+from adadp.accounting import accountant, rounded_up
 from adadp.compare.planning import PlannedCase
 from adadp.errors import AccountingError
 from adadp.events import Event, Repeated, compose
@@ -103,7 +103,7 @@ def _words(runs: int, epsilon: float | None, delta: float | None, how: str, *, p
     if epsilon is None or delta is None:
         cost = f"There is no guarantee for all {runs} runs together: {how}."
     else:
-        cost = f"All {runs} runs together are ({epsilon:.4g}, {delta:g})-differentially private ({how})."
+        cost = f"All {runs} runs together are ({rounded_up(epsilon)}, {delta:g})-differentially private ({how})."
     if public:
         return (
             "The data set is public, so nobody's privacy was spent. On private records, with noise of its own in every "

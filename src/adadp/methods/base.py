@@ -58,6 +58,10 @@ class Query(ABC):
     def l2_bounds(self) -> dict[str, float]:
         """What one record can move each part of ``settle`` by, in l2."""
 
+    def steepness(self, purpose: str) -> float:  # noqa: ARG002
+        """How many times a rounding of the gradients is in a part, both taken relative to their bounds."""
+        return 1.0
+
     @abstractmethod
     def learn(self, released: Parts, deviation: float) -> Tensors:
         """The gradient for the optimizer. ``deviation`` is that of the noise in each coordinate of ``GRADIENT``."""

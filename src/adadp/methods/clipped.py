@@ -57,6 +57,11 @@ class ClippedSum(Query):
             bounds[COUNT] = self._rule.count_bound
         return bounds
 
+    def steepness(self, purpose: str) -> float:
+        if purpose == COUNT and isinstance(self._rule, AdaptiveClipRule):
+            return self._rule.count_steepness
+        return super().steepness(purpose)
+
     def learn(self, released: Parts, deviation: float) -> Tensors:
         if COUNT in released:
             self._state = self._rule.update(self._state, float(released[COUNT][COUNT]) / self.lot_size)

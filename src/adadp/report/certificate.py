@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from adadp import __version__
-from adadp.accounting import ACCOUNTANTS, Answer, Filter, Status, accountant
+from adadp.accounting import ACCOUNTANTS, Answer, Filter, Status, accountant, rounded_up
 from adadp.config import TrainConfig, json_digest
 from adadp.errors import AccountingError
 from adadp.events import Event, Neighbours, Repeated, compose, describe, to_json
@@ -160,10 +160,10 @@ def plain_words(certificate: Mapping[str, Any]) -> str:
         claimed = certificate.get("claimed_by_paper")
         return f"NOT PRIVATE. {certificate.get('reason', '')}" + (f"\n{claimed['text']}" if claimed else "")
     plan = certificate["plan"]
-    checks = ", ".join(f"{each['accountant']} {each['epsilon']:.4g}" for each in certificate["cross_check"])
+    checks = ", ".join(f"{each['accountant']} {rounded_up(each['epsilon'])}" for each in certificate["cross_check"])
     lost = f" ({certificate['steps_lost']} more were paid and lost)" if certificate["steps_lost"] else ""
     lines = [
-        f"({certificate['epsilon']:.4g}, {certificate['delta']:g})-differentially private, "
+        f"({rounded_up(certificate['epsilon'])}, {certificate['delta']:g})-differentially private, "
         f"for {certificate['neighbours']} neighbours.",
         f"{certificate['protects']}",
         f"One record is: {certificate['record']}",
@@ -171,7 +171,7 @@ def plain_words(certificate: Mapping[str, Any]) -> str:
         f"{certificate['sampling']} lots of about "
         f"{plan['lot_size']} of {plan['records']} records, clip {plan['clip']}, noise {_noise(plan)}.",
         f"By {certificate['accountant']}, between {certificate['epsilon_low']:.6g} and "
-        f"{certificate['epsilon_high']:.6g}; other accountants: {checks}."
+        f"{rounded_up(certificate['epsilon_high'], 6)}; other accountants: {checks}."
         if checks
         else f"By {certificate['accountant']}: the budget was fixed in advance, and the noise chosen on the way.",
         f"Randomness: {certificate['randomness']}.",
@@ -263,8 +263,14 @@ def _disclosed(config: TrainConfig, plan: Plan, *, searched: bool) -> list[str]:
     return disclosed
 
 
+_ROUNDING = (
+    "Rounding where a gradient jumps, such as at the corner of a ReLU, if many records were made to sit exactly there "
+    "for weights known beforehand. For smooth losses what rounding can do is in the noise (measured, not proved)."
+)
+
+
 def _not_charged(config: TrainConfig) -> list[str]:
-    not_charged = ["Looks at the test set, which must be public."]
+    not_charged = ["Looks at the test set, which must be public.", _ROUNDING]
     if config.searched:
         not_charged.append(f"{config.searched} settings tried outside of this run.")
     return not_charged

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from adadp import checks
-from adadp.accounting import Accountant, Filter, Status, ZcdpFilter, accountant
+from adadp.accounting import Accountant, Filter, Status, ZcdpFilter, accountant, rounded_up
 from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.config import AUTO, TrainConfig
 from adadp.events import compose, flatten
@@ -158,17 +158,19 @@ class Outlook:
     def _released(self) -> list[str]:
         if not self.before:
             return []
-        cost = "" if self.epsilon_before is None else f", epsilon {self.epsilon_before:.4g} of the whole"
+        cost = "" if self.epsilon_before is None else f", epsilon {rounded_up(self.epsilon_before)} of the whole"
         return [f"released before the first step: {' + '.join(self.before)}{cost}"]
 
     def _total(self) -> str:
         if self.not_private is not None:
             return f"NOT private, there is no epsilon. {self.not_private}"
         delta, rho = self.config.delta, "" if self.rho is None else f", rho {self.rho:.4g}"
+        assert self.epsilon is not None
+        cost = f"epsilon {rounded_up(self.epsilon)} at delta {delta:g}"
         if self.budget is not None:
-            return f"at most epsilon {self.epsilon:.4g} at delta {delta:g}{rho}: the budget of the {self.budget.name}"
+            return f"at most {cost}{rho}: the budget of the {self.budget.name}"
         doubt = "" if self.status is Status.PROVED else f" ({self.status.value}: NOT a guarantee)"
-        return f"in all epsilon {self.epsilon:.4g} at delta {delta:g} by {self.config.accountant}{doubt}{rho}"
+        return f"in all {cost} by {self.config.accountant}{doubt}{rho}"
 
 
 def outlook(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adadp.accounting import rounded_up
 from adadp.report.html.comparison_charts import shown_name
 from adadp.report.html.page import Command, Part, Section, Table
-from adadp.report.html.words import number, number_up, percent, points
+from adadp.report.html.words import number, percent, points
 
 LEVEL = 0.05
 """A difference is shown where its p-value, adjusted for all pairs, is below this."""
@@ -39,7 +40,7 @@ def _certified(case: Case) -> str:
     """The largest epsilon of the runs of a case."""
     if not case["private"]:
         return "none"
-    return number_up(max(run["epsilon"] for run in case["runs"])) if case["runs"] else "-"
+    return rounded_up(max(run["epsilon"] for run in case["runs"])) if case["runs"] else "-"
 
 
 def tests(results: Results) -> list[Section]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from adadp import __version__
+from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.report.html.page import Figure, KeyFigures, Page, Tone
 from adadp.report.html.run_charts import Line
@@ -32,7 +33,6 @@ from adadp.report.html.words import (
     detection,
     duration,
     number,
-    number_up,
     percent,
     percent_up,
     small,
@@ -73,7 +73,7 @@ def _verdict(config: TrainConfig, certificate: Certificate | None, accuracy: flo
         return "NOT FINISHED", "warn", f"{config.method} on {config.data}: the run has not finished"
     if not certificate["private"]:
         return "NOT PRIVATE", "bad", f"Not private: {right[0].lower() + right[1:]}, and nobody is protected"
-    epsilon = number_up(certificate["epsilon"])
+    epsilon = rounded_up(certificate["epsilon"])
     delta = small(certificate["delta"]).replace("-", "\u2011")  # a hyphen at which no line is broken
     guarantee = f"(\u03b5\u00a0=\u00a0{epsilon}, \u03b4\u00a0=\u00a0{delta})"
     status: tuple[str, Tone] = ("PRIVATE", "good")
@@ -109,7 +109,7 @@ def _figures(lines: Sequence[Line], certificate: Certificate | None, accuracy: f
         epsilon, delta = certificate["epsilon"], certificate["delta"]
         figures += [
             Figure(
-                "Epsilon", number_up(epsilon), f"at delta = {small(delta)}, certified by {certificate['accountant']}"
+                "Epsilon", rounded_up(epsilon), f"at delta = {small(delta)}, certified by {certificate['accountant']}"
             ),
             Figure(
                 "Chance to detect a record",

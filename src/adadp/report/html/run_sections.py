@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.errors import RunError
 from adadp.report.html.page import Chart, Command, Matrix, Part, Section, Table, Words
@@ -17,7 +18,7 @@ from adadp.report.html.run_charts import (
     spending_chart,
     trade_chart,
 )
-from adadp.report.html.words import meaning, number, number_up, whole
+from adadp.report.html.words import meaning, number, whole
 from adadp.runs import RunFolder, certificate_digest
 
 Certificate = Mapping[str, Any]
@@ -58,7 +59,7 @@ def protection(certificate: Certificate) -> Section:
         Words(tuple(limits), "Not protected", "warn", listed=True),
         Words(
             meaning(certificate["epsilon"], certificate["delta"], certificate["neighbours"]),
-            f"What epsilon {number_up(certificate['epsilon'])} means",
+            f"What epsilon {rounded_up(certificate['epsilon'])} means",
         ),
     ]
     notes = (f"Randomness: {certificate['randomness']}.", *certificate["notes"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, Decimal
 
 from adadp import checks
+from adadp.accounting import rounded_up
 
 FALSE_ALARMS = 0.05
 """The rate of false alarms that a guarantee is explained with."""
@@ -29,12 +30,6 @@ def points(share: float) -> str:
 def number(value: float | None) -> str:
     """Four digits are enough to read; a dash where there is none."""
     return "-" if value is None else f"{value:.4g}"
-
-
-def number_up(value: float) -> str:
-    """A bound with four digits, rounded up, so that what is written still holds."""
-    rounded = Context(prec=4, rounding=ROUND_CEILING).create_decimal(repr(value))
-    return f"{float(rounded):.4g}"
 
 
 def small(value: float) -> str:
@@ -88,7 +83,7 @@ def meaning(epsilon: float, delta: float, neighbours: str) -> tuple[str, ...]:
         f"Somebody who sees the model, and may know every other record, wants to find out {_QUESTION[neighbours]}. "
         f"Any test of theirs that raises a false alarm in {alarms} of all cases detects it in at most "
         f"{percent_up(found)}; guessing without the model detects it in {alarms}.",
-        f"Epsilon {number_up(epsilon)} bounds how much more likely one record can make any outcome: at most by the "
+        f"Epsilon {rounded_up(epsilon)} bounds how much more likely one record can make any outcome: at most by the "
         f"factor {_factor(epsilon)}, up to a probability of delta = {small(delta)}. The smaller both are, the stronger "
         "is the guarantee. It holds for every attack, known or not, and nothing that becomes known later weakens it.",
     ]
@@ -98,4 +93,4 @@ def meaning(epsilon: float, delta: float, neighbours: str) -> tuple[str, ...]:
 
 
 def _factor(epsilon: float) -> str:
-    return number_up(math.exp(epsilon)) if epsilon < 700 else "infinity, for all practical purposes"
+    return rounded_up(math.exp(epsilon)) if epsilon < 700 else "infinity, for all practical purposes"
