@@ -159,7 +159,7 @@ def test_data_of_ones_own_needs_a_public_number_of_records():
     line = "plan --data npz:people.npz --epsilon 1 --delta 1e-5 --accountant rdp --epochs 2"
     text = refusal(line)
     assert "The number of records in npz:people.npz is not given." in text
-    assert "Pass records" in text
+    assert "Pass --records" in text
     assert answered(f"{line} --records 5000")["plan"]["records"] == 5000
 
 
@@ -177,3 +177,18 @@ def test_data_of_ones_own_needs_a_public_number_of_records():
 )
 def test_errors_say_what_to_mend(line, expected):
     assert expected in refusal(line)
+
+
+@pytest.mark.parametrize(
+    ("budget", "cost"),
+    [
+        ("--epsilon 2 --steps 30", "at most epsilon 2 at delta 0.0001: the budget of the rdp-filter"),
+        ("--rho 0.05 --lot 560 --steps 30", "rho 0.05: the budget of the zcdp-filter"),
+    ],
+)
+def test_a_method_that_chooses_its_noise_is_held_by_its_budget(budget, cost):
+    """No accountant may say what its first noise would cost, kept to the end: it will not be."""
+    text = said(f"{CANCER} --method agd {budget}")
+    assert cost in text
+    assert "sigma begins with" in text
+    assert "epsilon so far" not in text

@@ -16,13 +16,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from adadp.cli import main
+from adadp.cli import in_flags, main
 from adadp.cli.train import train as command
 from adadp.config import TrainConfig
 from adadp.ledger import read_ledger
 from adadp.runs import RunFolder
 
 KEYS = {"test_accuracy", "epsilon", "delta", "sigma", "steps", "seconds", "method", "private", "out", "features"}
+KEYS |= {"balanced_accuracy"}
 SHORT = ("--data", "cancer", "--sigma", "2", "--delta", "1e-4", "--steps", "4", "--seed", "0", "--threads", "1")
 QUICK = ("--data", "cancer", "--sigma", "0", "--allow-nonprivate", "--steps", "4", "--seed", "0", "--threads", "1")
 
@@ -138,6 +139,32 @@ def test_what_as_command_says_can_be_run(finished, tmp_path):
     assert RunFolder.open(tmp_path / "again").config == RunFolder.open(finished).config
 
 
+def test_what_is_not_kept_is_said_and_never_bought_with_private_records(tmp_path):
+    assert "Nothing of it was kept: pass --out" in run("train", *QUICK).output
+    bare = run("train", "--data", "npz:people.npz", "--epsilon", "1", "--delta", "1e-5", code=2)
+    assert "needs a folder" in bare.output
+    assert "leave neither the model nor the record" in bare.output
+
+
+@pytest.mark.parametrize(
+    ("advice", "shown"),
+    [
+        ("Pass records, a public number.", "Pass --records, a public number."),
+        ("Pass steps or epochs.", "Pass --steps or --epochs."),
+        (
+            "Pass lr (or lr_schedule), or leave the optimizer out.",
+            "Pass --lr (or lr_schedule), or leave the optimizer out.",
+        ),
+        ("Pass test_data, a file with public records.", "Pass --test-data, a file with public records."),
+        ("Pass a larger lot.", "Pass a larger lot."),
+        ("Use fewer steps.", "Use fewer steps."),
+        ("Leave features out.", "Leave --features out."),
+    ],
+)
+def test_advice_names_options_as_they_are_typed(advice, shown):
+    assert in_flags(advice, command) == shown
+
+
 # Errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -158,8 +185,12 @@ def test_what_as_command_says_can_be_run(finished, tmp_path):
         ((*SHORT, "--data", "iris"), "no data set 'iris'"),
         ((*SHORT, "--model", "vgg"), "no model 'vgg'"),
         ((*SHORT, "--method", "magic"), "Unknown method 'magic'"),
+        ((*SHORT, "--method", "adap"), "Did you mean adadp?"),
+        ((*SHORT, "--data", "cancr"), "Did you mean cancer?"),
         ((*SHORT, "--clip-rule", "box"), "Unknown clip rule 'box'"),
-        ((*SHORT, "--lot", "1000"), "lot_size must not exceed"),
+        ((*SHORT, "--lot", "1000"), "Pass --lot <= 560"),
+        (("--data", "cancer", "--epsilon", "1", "--delta", "0.002"), "delta = 0.002 is not below one over"),
+        (("--data", "npz:none.npz", "--epsilon", "1", "--delta", "1e-5"), "none.npz does not exist"),
         ((*SHORT, "--lr-schedule", "poly:s0=1"), "poly"),
         ((*SHORT, "--chunk-size", "many"), "Unknown chunk_size 'many'"),
         ((*SHORT, "--chunk-size", "0"), "chunk_size must be at least 1"),

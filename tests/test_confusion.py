@@ -13,9 +13,9 @@ from torch import nn
 
 from adadp import launch, zoo
 from adadp.config import TrainConfig
-from adadp.errors import RunError
+from adadp.errors import InputError, RunError
 from adadp.losses import binary_cross_entropy, cross_entropy
-from adadp.runs import RunFolder
+from adadp.runs import ClassCounts, RunFolder
 from adadp.train import evaluation, fit, verify_run
 from adadp.train.evaluation import MOST_CLASSES, accuracy_on, share_right
 
@@ -98,6 +98,62 @@ def test_very_many_classes_have_none(tmp_path, classes, made):
     assert result.test_accuracy == RunFolder.open(tmp_path / "run").metrics()[-1]["test_accuracy"]
 
 
+# Rare classes -----------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))
+def test_what_a_matrix_says_of_the_classes_is_what_the_records_say(pairs):
+    found, true = (list(each) for each in zip(*pairs, strict=True))
+    counts = ClassCounts.of(counted(found, true, 5))
+    occurring = sorted(set(true))
+    recalls = {each: sum(pair == (each, each) for pair in pairs) / true.count(each) for each in occurring}
+    assert counts.balanced_accuracy == pytest.approx(sum(recalls.values()) / len(recalls))
+    assert counts.never_right == tuple(each for each in occurring if recalls[each] == 0)
+    assert counts.occurring == len(occurring)
+    constants = [share_right(counted([each] * len(true), true, 5)) for each in range(5)]
+    assert counts.largest_share == max(constants)
+    assert counts.largest == constants.index(max(constants))
+    assert counts.beats_largest == (share_right(counted(found, true, 5)) > max(constants))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(0, 4))
+def test_a_constant_answer_never_looks_better_than_guessing(true, answer):
+    """Whatever it answers, its balanced accuracy is at most one over the number of classes that occur."""
+    counts = ClassCounts.of(counted([answer] * len(true), true, 5))
+    assert counts.balanced_accuracy == pytest.approx((answer in true) / len(set(true)))
+    assert not counts.beats_largest
+
+
+@pytest.mark.parametrize(
+    ("matrix", "balanced", "largest", "share", "beats", "never"),
+    [
+        (((90, 0), (10, 0)), 0.5, 0, 0.9, False, (1,)),
+        (((85, 5), (2, 8)), (85 / 90 + 0.8) / 2, 0, 0.9, True, ()),
+        (((1, 4), (0, 5)), 0.6, 0, 0.5, True, ()),
+        (((3, 0, 0), (0, 0, 0), (1, 0, 2)), (1 + 2 / 3) / 2, 0, 0.5, True, ()),
+        (((0, 0), (0, 7)), 1.0, 1, 1.0, False, ()),
+    ],
+    ids=["a constant", "a model", "two as frequent as each other", "a class without records", "one class only"],
+)
+def test_the_rare_classes_of_a_matrix(matrix, balanced, largest, share, beats, never):
+    counts = ClassCounts.of(matrix)
+    assert counts.balanced_accuracy == pytest.approx(balanced)
+    assert (counts.largest, counts.largest_share) == (largest, share)
+    assert (counts.beats_largest, counts.never_right) == (beats, never)
+
+
+@pytest.mark.parametrize("matrix", [((0, 0), (0, 0)), (), ((-1, 2), (0, 1)), ((3, -1), (0, 1))])
+def test_a_matrix_of_no_records_says_nothing(matrix):
+    with pytest.raises(InputError, match="no counts of records"):
+        ClassCounts.of(matrix)
+
+
+@pytest.mark.parametrize("matrix", [((3,), (0, 2)), ((3, 1, 0), (0, 2, 0)), ((3, 1), (0, 2), (0, 0))])
+def test_a_matrix_that_is_not_square_is_refused(matrix):
+    with pytest.raises(InputError, match="as many columns as rows"):
+        ClassCounts.of(matrix)
+
+
 # In a run ---------------------------------------------------------------------------------------------------------
 
 
@@ -109,6 +165,8 @@ def test_it_is_kept_with_the_run_and_agrees_with_the_final_accuracy(tmp_path, em
     assert kept["labels"] == ["0", "1"]
     assert tuple(map(tuple, kept["counts"])) == result.confusion
     assert share_right(result.confusion) == result.test_accuracy == folder.metrics()[-1]["test_accuracy"]
+    shares = [row[place] / sum(row) for place, row in enumerate(result.confusion)]
+    assert result.balanced_accuracy == folder.class_counts().balanced_accuracy == pytest.approx(sum(shares) / 2)
     with torch.no_grad():
         found = result.model(TEST[0]).argmax(1)
     assert result.confusion == counted(found.tolist(), TEST[1].tolist(), 2)
@@ -127,8 +185,9 @@ def test_the_test_records_are_looked_at_once_in_the_end():
 
 @pytest.mark.parametrize("test", [{"test": None}, {"test": None, "evaluate": lambda model: 0.5}])
 def test_without_test_records_there_is_none(tmp_path, test):
-    assert run(out=tmp_path / "run", **test).confusion is None
-    assert RunFolder.open(tmp_path / "run").confusion() is None
+    result, folder = run(out=tmp_path / "run", **test), RunFolder.open(tmp_path / "run")
+    assert (result.confusion, result.balanced_accuracy) == (None, None)
+    assert (folder.confusion(), folder.class_counts()) == (None, None)
 
 
 def test_private_validation_records_are_not_told_about(tmp_path):
@@ -141,7 +200,7 @@ def test_private_validation_records_are_not_told_about(tmp_path):
 
 def test_classes_have_the_names_a_schema_gives_them(tmp_path):
     for name, (records, labels) in {"train": CANCER.train, "test": TEST}.items():
-        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+        with (tmp_path / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             rows = zip(records.tolist(), labels.tolist(), strict=True)
             csv.writer(file).writerows(
                 [["size", "growth"], *([row[1], ("harmless", "bösartig")[label]] for row, label in rows)]
@@ -197,6 +256,10 @@ def test_a_damaged_one_is_refused_and_an_absent_one_is_none(tmp_path):
     assert folder.confusion() is None
     folder.write_confusion(["no", "yes"], [(3, 1), (0, 2)])
     assert folder.confusion() == {"labels": ["no", "yes"], "counts": [[3, 1], [0, 2]]}
+    for counts in ([[3], [0, 2]], [[0, 0], [0, 0]], [3, 4], None, [["a", 1], [0, 2]]):
+        folder.confusion_path.write_text(json.dumps({"labels": ["no", "yes"], "counts": counts}))
+        with pytest.raises(RunError, match="is no confusion matrix"):
+            folder.class_counts()
     folder.confusion_path.write_text('{"labels": [')
     with pytest.raises(RunError, match=r"confusion\.json cannot be read"):
         folder.confusion()

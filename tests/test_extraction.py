@@ -94,6 +94,26 @@ class TestTheCache:
         assert stage.calls == 6
         assert len(entries(tmp_path)) == 2
 
+    def test_features_of_another_kind_of_device_are_another_entry(self, tmp_path, records, monkeypatch):
+        """They differ in their last bits, and a run with a seed repeats to the bit."""
+        stage, made = Doubled(), []
+
+        def on_a_device(module, values, shape, *, device, **_):
+            made.append(device)
+            return torch.full((len(values), *shape), float(len(made)))
+
+        monkeypatch.setattr("adadp.features.extraction.computed", on_a_device)
+        found = {}
+        for device in ("cuda:0", "cpu", "cuda:1", "cpu", torch.device("cpu")):
+            features = extract((stage,), records, part="train", key=self.key(tmp_path), device=device)
+            found.setdefault(str(device), set()).add(float(features[0, 0]))
+        assert made == ["cuda:0", "cpu"]
+        assert found == {"cuda:0": {1.0}, "cpu": {2.0}, "cuda:1": {1.0}}
+
+    def test_what_was_kept_before_devices_were_told_apart_is_still_found(self, tmp_path):
+        place = self.key(tmp_path).place((Doubled(),), "train", 7)
+        assert place.name == "tiny-train-doubled-6f17040553b429d9"
+
     @pytest.mark.parametrize("damage", ["bits", "short", "about", "lost"])
     def test_a_damaged_entry_is_computed_again(self, tmp_path, records, damage):
         stage = Doubled()

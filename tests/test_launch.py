@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from adadp.config import TrainConfig
 from adadp.errors import AdaDPError, InputError, Interrupted
 from adadp.events import GaussianRelease, Neighbours
 from adadp.features import parse_features
-from adadp.launch import resolved, resume, start
+from adadp.launch import resolved, resume, start, with_fitting_lot
 from adadp.ledger import Ledger
 from adadp.recipes import DEFAULT_FEATURES, DELTAS, OWN, RECIPES, recipe_for
 from adadp.runs import RunFolder
@@ -195,3 +196,24 @@ def test_data_is_loaded_before_there_is_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(zoo, "load", look)
     with pytest.raises(InputError, match="looked"):
         start(SHORT, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("rows", "lot"), [(9, 2), (200, 50), (2047, 511), (2100, 512)])
+def test_a_small_file_gets_a_lot_that_fits_it(rows, lot, tmp_path):
+    features = torch.linspace(0, 1, rows)[:, None].numpy()
+    np.savez(tmp_path / "own.npz", x=features, y=(features[:, 0] > 0.5).astype(int), classes=2)
+    config = TrainConfig(f"npz:{tmp_path / 'own.npz'}", sigma=4.0, delta=1e-5, epochs=1, threads=1)
+    result = start(config, tmp_path / "run")
+    assert result.plan.lot_size == lot
+    assert resolved(config.replace(records=rows)).lot == lot
+    assert not [check for check in verify_run(RunFolder.open(tmp_path / "run")) if not check.passed]
+    asked = resolved(config.replace(lot=rows))
+    assert with_fitting_lot(config.replace(lot=rows), asked, rows).lot == rows
+
+
+def test_a_delta_that_protects_nobody_is_refused():
+    config = TrainConfig("cancer", epsilon=1.0, delta=1 / 560, steps=2, lot=56)
+    with pytest.raises(InputError, match="not below one over the number of records, 560"):
+        start(config)
+    start(config.replace(delta=1 / 561))
+    start(config.replace(epsilon=None, sigma=0.0, allow_nonprivate=True))

@@ -77,7 +77,7 @@ NAN[1, 1], INF[2, 0] = np.nan, 1e300
         ({"x": X[:0], "y": Y[:0]}, "must hold numbers"),
         ({"x": X.astype(complex)}, "must hold numbers"),
         ({"x": np.array([["a"], ["b"]])}, "must hold numbers"),
-        ({"x": np.array([[None], [1], [2]], dtype=object)}, "without pickle"),
+        ({"x": np.array([[None], [1], [2]], dtype=object)}, "plain arrays.*Python objects"),
         ({"y": Y[:2]}, "must hold 3 whole numbers.*shape"),
         ({"y": Y[:, None]}, "must hold 3 whole numbers"),
         ({"y": Y.astype(float)}, "must hold 3 whole numbers.*float64"),
@@ -93,6 +93,13 @@ NAN[1, 1], INF[2, 0] = np.nan, 1e300
 def test_what_is_wrong_with_arrays_is_named(arrays, saved, message):
     with pytest.raises(InputError, match=message):
         arrays(**saved)
+
+
+def test_another_kind_of_file_is_named_and_nothing_unsafe_advised(arrays, tmp_path):
+    (tmp_path / "people.csv").write_text("age,income\n30,low\n")
+    with pytest.raises(InputError, match=r"people\.csv is no \.npz file") as caught:
+        arrays(test_data=f"npz:{tmp_path / 'people.csv'}")
+    assert "pickle" not in str(caught.value)
 
 
 def test_the_test_set_is_inside_or_apart_and_never_both(arrays, tmp_path):
@@ -124,10 +131,10 @@ def test_files_that_are_no_archives(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         load_own(f"npz:{path}")
     path.write_bytes(b"x,y\n1,2\n")
-    with pytest.raises(InputError, match=r"cannot be read as \.npz"):
+    with pytest.raises(InputError, match=r"is no \.npz file"):
         load_own(f"npz:{path}")
     path.write_bytes(b"")
-    with pytest.raises(InputError, match=r"cannot be read as \.npz"):
+    with pytest.raises(InputError, match=r"is no \.npz file"):
         load_own(f"npz:{path}")
     np.save(tmp_path / "data.npy", X)
     with pytest.raises(InputError, match="a single array"):
@@ -140,5 +147,5 @@ def test_a_damaged_archive_is_refused(arrays, tmp_path):
     content = bytearray(path.read_bytes())
     content[content.index(np.float64(0.5).tobytes())] ^= 1
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"cannot be read as \.npz"):
+    with pytest.raises(InputError, match=r"cannot be read as a \.npz file"):
         load_own(f"npz:{path}")

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from adadp import launch, zoo
 from adadp.cli import main
+from adadp.cli.predict import was_trained_on
 from adadp.config import TrainConfig
 from adadp.errors import InputError, RunError
 from adadp.predict import evaluation, load_model
@@ -145,9 +146,44 @@ class TestATableOfOnesOwn:
         lines = run("predict", trained, "--input", tables / "new.csv", "--json").splitlines()
         assert set(json.loads(lines[5])) == {"record", "class", "probabilities"}
 
-    def test_evaluate_takes_other_labelled_records(self, trained, tables):
-        found = json.loads(run("evaluate", trained, "--data", tables / "train.csv", "--json"))
-        assert found["records"] == 560
+    def test_evaluate_takes_other_labelled_records(self, trained, tables, tmp_path):
+        shutil.copy(tables / "train.csv", tmp_path / "other.csv")
+        done = CliRunner().invoke(main, ["evaluate", str(trained), "--data", str(tmp_path / "other.csv"), "--json"])
+        assert json.loads(done.stdout)["records"] == 560
+        assert done.stderr == ""
+
+    def test_evaluate_says_what_the_accuracy_hides(self, trained, tables, tmp_path):
+        found, labels = json.loads(run("evaluate", trained, "--json")), zoo.load("cancer").test[1]
+        recalls = [each["accuracy"] for each in found["by_class"].values()]
+        assert found["balanced_accuracy"] == pytest.approx(sum(recalls) / 2)
+        assert found["balanced_accuracy"] == RunFolder.open(trained).class_counts().balanced_accuracy
+        assert found["largest_class"] == "benign"
+        assert found["largest_share"] == (123 - int(labels.sum())) / 123
+        text = run("evaluate", trained)
+        assert f"Balanced accuracy {found['balanced_accuracy']:.4f}" in text
+        assert f"Always answering benign, the most frequent class: {found['largest_share']:.4f}." in text
+        assert "No better" not in text
+        lines = (tables / "test.csv").read_text().splitlines()
+        wrong = {"benign": "malignant", "malignant": "benign"}
+        turned = [f"{row.rpartition(',')[0]},{wrong[row.rpartition(',')[2]]}" for row in lines[1:]]
+        (tmp_path / "turned.csv").write_text("\n".join([lines[0], *turned]))
+        text = run("evaluate", trained, "--data", tmp_path / "turned.csv")
+        assert "No better than always answering malignant, the most frequent class." in text
+
+    @pytest.mark.parametrize("way", ["as it is", "by a link", "relative"])
+    def test_evaluate_warns_of_the_records_the_run_was_trained_on(self, trained, tables, tmp_path, monkeypatch, way):
+        place = tables / "train.csv"
+        if way == "by a link":
+            place = tmp_path / "link.csv"
+            place.symlink_to(tables / "train.csv")
+        elif way == "relative":
+            monkeypatch.chdir(tables)
+            place = Path("train.csv")
+        done = CliRunner().invoke(main, ["evaluate", str(trained), "--data", str(place), "--json"])
+        assert json.loads(done.stdout)["records"] == 560
+        assert done.stderr.count("Warning") == 1
+        assert "private records without noise" in done.stderr
+        assert "must not be published" in done.stderr
 
     def test_nothing_of_a_private_table_is_cached(self, tables, tmp_path, monkeypatch):
         monkeypatch.setenv("ADADP_CACHE", str(tmp_path / "cache"))
@@ -189,6 +225,26 @@ def test_progress_does_not_tell_a_number_of_records_that_is_to_stay_hidden(tmp_p
     certificate = RunFolder.open(tmp_path / "run").certificate()
     facts = json.dumps([certificate[name] for name in ("plan", "disclosed", "notes", "protects", "record")])
     assert ("317" in facts) != hidden
+
+
+@pytest.mark.parametrize(
+    ("data", "source", "private"),
+    [
+        ("images:pictures", "pictures", True),
+        ("images:pictures", "pictures/train", True),
+        ("images:pictures", "pictures/test", False),
+        ("npz:people.npz", "people.npz", True),
+        ("npz:people.npz", "pictures", False),
+        ("table:gone.csv", "people.npz", False),
+        ("cancer", "people.npz", False),
+    ],
+)
+def test_which_files_are_what_a_run_was_trained_on(tmp_path, monkeypatch, data, source, private):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("train", "test"):
+        (tmp_path / "pictures" / folder).mkdir(parents=True)
+    (tmp_path / "people.npz").write_bytes(b"")
+    assert was_trained_on(data, source) == private
 
 
 class TestADataSetByName:
@@ -241,7 +297,7 @@ class TestADataSetByName:
     @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK"])
     def test_a_file_that_is_no_array_is_refused(self, out, tmp_path, content):
         (tmp_path / "records.npz").write_bytes(content)
-        with pytest.raises(InputError, match=r"cannot be read as \.npz"):
+        with pytest.raises(InputError, match=r"is no \.npz file|cannot be read as a \.npz file"):
             load_model(out).read(tmp_path / "records.npz")
 
     def test_an_array_under_another_name_is_refused(self, out, tmp_path):

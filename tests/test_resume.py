@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import random
 import resource
 import shutil
 import signal
 import sys
-import time
 import traceback
 from collections import Counter
 from pathlib import Path
@@ -68,8 +68,11 @@ def everything_is_loaded() -> None:
     run(None, **{**SEEDED, "steps": 2})
 
 
-def child(work, *, log: Path | None = None) -> int:
-    """``work`` in a process of its own, with one thread; every value it releases is noted in ``log``."""
+def child(work, *, log: Path | None = None, after=None) -> int:
+    """``work`` in a process of its own, with one thread; every value it releases is noted in ``log``.
+
+    ``after`` is then called in that process, with how many it has released and the step.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     number = os.fork()
@@ -78,7 +81,7 @@ def child(work, *, log: Path | None = None) -> int:
     try:
         torch.set_num_threads(1)
         if log is not None:
-            note_releases(log)
+            note_releases(log, after)
         work()
         os._exit(0)
     except AdaDPError:
@@ -92,8 +95,8 @@ def ended(number: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
 
 
-def note_releases(log: Path) -> None:
-    release = GaussianMechanism.release
+def note_releases(log: Path, after=None) -> None:
+    release, made = GaussianMechanism.release, itertools.count(1)
 
     def noted(self, total, **options):
         released = release(self, total, **options)
@@ -101,6 +104,8 @@ def note_releases(log: Path) -> None:
             text = b"".join(released[name].numpy().tobytes() for name in sorted(released))
             with log.open("a") as file:
                 file.write(f"{options['step']} {hashlib.sha256(text).hexdigest()}\n")
+            if after is not None:
+                after(next(made), options["step"])
         return released
 
     GaussianMechanism.release = noted
@@ -115,21 +120,23 @@ def charges(folder: Path) -> int:
 
 
 def killed_on_the_way(out: Path, log: Path, chance: random.Random, settings: dict) -> None:
-    """Run in ``out``, killed three times, each a random number of releases after it began and a little later."""
+    """Run in ``out``, killed three times, each a random number of releases after it began and a little later.
+
+    The process sets its own alarm, which ends it whatever it is doing. However slow the machine is, it never comes to
+    the end of the run: that is 44 steps away, and after 14 releases or at the last step it is killed at once.
+    """
     for _ in range(3):
-        resume, before = out.exists(), len(noted(log))
-        number = child(lambda: run(out, resume=resume, **settings), log=log)  # noqa: B023
-        releases = chance.randint(1, 12)
-        while len(noted(log)) < before + releases and not has_ended(number):
-            time.sleep(0.002)
-        time.sleep(chance.random() * 0.02)
-        os.kill(number, signal.SIGKILL)
-        assert ended(number) == -signal.SIGKILL
+        resume, releases, later = out.exists(), chance.randint(1, 8), chance.uniform(1e-4, 0.02)
+
+        def die(made: int, step: int) -> None:
+            if made == releases:  # noqa: B023
+                signal.setitimer(signal.ITIMER_REAL, later)  # noqa: B023
+            if made == 14 or step == settings["steps"] - 1:
+                killed()
+
+        number = child(lambda: run(out, resume=resume, **settings), log=log, after=die)  # noqa: B023
+        assert ended(number) in {-signal.SIGALRM, -signal.SIGKILL}
     assert ended(child(lambda: run(out, resume=True, **settings), log=log)) == 0
-
-
-def has_ended(number: int) -> bool:
-    return os.waitid(os.P_PID, number, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 # Seeded: bit for bit ----------------------------------------------------------------------------------------------

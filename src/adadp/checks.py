@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 
 from adadp.errors import InputError
@@ -75,3 +77,10 @@ def count(name: str, value: object, *, minimum: int = 1, why: str = "") -> int:
     if number < minimum:
         raise InputError(f"{name} must be at least {minimum}, got {number}.", why=why, fix=f"Pass {name} >= {minimum}.")
     return number
+
+
+def one_of(given: str, known: Iterable[str]) -> str:
+    """What to do about a name that is not among ``known``: the one that was meant, if it can be guessed, or all."""
+    names = list(known)
+    near = difflib.get_close_matches(given, names, n=1)
+    return f"Did you mean {near[0]}?" if near else f"Use one of: {', '.join(names)}."

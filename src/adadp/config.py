@@ -25,7 +25,6 @@ of steps) is filled in by the plan. Names that other rooms own (data, model, met
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import os
 import re
@@ -68,7 +67,7 @@ SCHEDULES = {"lr_schedule": "lr", "clip_schedule": "clip", "lot_schedule": "lot"
 _COUNTED = ("reshuffle", "add-remove")
 """The sampling and neighbours for which the number of records must be known and each may be one more or less."""
 
-_DEVICE = re.compile(r"cpu|mps|cuda(:\d+)?")
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 _LARGEST_SEED = 2**63 - 1  # the largest integer every TOML reader must keep
 
 _POSITIVE = {
@@ -290,7 +289,8 @@ def _names(config: TrainConfig) -> dict[str, str | int | None]:
     named["accountant"] = _one_of("accountant", config.accountant, ACCOUNTANTS)
     device = named["device"] = _text("device", config.device)
     if not _DEVICE.fullmatch(device):
-        raise InputError(f"Unknown device {device!r}.", fix="Use cpu, cuda, cuda:0 (a number) or mps.")
+        why = "mps has no double precision, in which sums of gradients are kept." if device == "mps" else ""
+        raise InputError(f"Unknown device {device!r}.", why=why, fix="Use cpu, cuda or cuda:0 (a number).")
     if config.chunk_size != "auto":
         if isinstance(config.chunk_size, str):
             raise InputError(f"Unknown chunk_size {config.chunk_size!r}.", fix='Pass a number of records, or "auto".')
@@ -493,11 +493,10 @@ def _check_known(names: Iterable[str]) -> None:
     known = [field.name for field in dataclasses.fields(TrainConfig)]
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
             raise InputError(
                 f"Unknown setting {name!r}.",
                 why="A setting that is ignored would be a run other than the one you asked for.",
-                fix=f"Did you mean {near[0]}?" if near else "Use one of: " + ", ".join(known) + ".",
+                fix=checks.one_of(name, known),
             )
 
 
@@ -514,5 +513,5 @@ def _text(name: str, value: object) -> str:
 def _one_of(name: str, value: object, known: Iterable[str]) -> str:
     text = _text(name, value)
     if text not in known:
-        raise InputError(f"Unknown {name} {text!r}.", fix="Use one of: " + ", ".join(known) + ".")
+        raise InputError(f"Unknown {name} {text!r}.", fix=checks.one_of(text, known))
     return text

@@ -160,7 +160,7 @@ def _with_recipe(config: TrainConfig, recipe: Recipe) -> TrainConfig:
     if config.epochs is None and config.steps is None:
         filled["epochs"] = recipe.epochs
     if config.lot is None and _wants_start(config, "lot_schedule"):
-        filled["lot"] = recipe.lot
+        filled["lot"] = _lot_of(recipe, public_records(config))
     if config.clip is None and ":" not in config.clip_rule and _wants_start(config, "clip_schedule"):
         filled["clip"] = recipe.clip
     if config.optimizer is None:
@@ -181,6 +181,22 @@ def _with_recipe(config: TrainConfig, recipe: Recipe) -> TrainConfig:
         else:
             filled["lr"] = recipe.lr
     return config.replace(**filled)
+
+
+def _lot_of(recipe: Recipe, records: int | None) -> int:
+    """The recipe's lot; of few records a quarter, so that an epoch has several steps."""
+    return recipe.lot if records is None else max(1, min(recipe.lot, records // 4))
+
+
+def with_fitting_lot(asked: TrainConfig, config: TrainConfig, records: int) -> TrainConfig:
+    """``config``, to which ``asked`` was resolved; if it got a default lot that is much for ``records``, a smaller one.
+
+    Only where the number of records is not given, and so disclosed: else the lot has been chosen by the public one.
+    """
+    if asked.lot is not None or not isinstance(config.lot, int) or public_records(asked) is not None:
+        return config
+    lot = max(1, (records - (config.validation or 0)) // 4)
+    return config if config.lot <= lot else resolved(asked.replace(lot=lot))
 
 
 def _wants_start(config: TrainConfig, schedule: str) -> bool:
@@ -247,7 +263,9 @@ def start(
 ) -> TrainResult:
     """Train what ``config`` describes; with ``out``, in a folder of its own."""
     check_board(config, out)
-    return _run(resolved(config), out, resume=False, watch=watch, progress=progress)
+    found = resolved(config)
+    records = prepared(found, progress)
+    return run_on(records, with_fitting_lot(config, found, len(records.train[0])), out, watch=watch)
 
 
 def resume(
@@ -259,18 +277,8 @@ def resume(
     """Go on with the run in the folder ``out``."""
     folder = RunFolder.open(out)
     refuse_finished(folder)
-    return _run(resolved(folder.config), out, resume=True, watch=watch, progress=progress)
-
-
-def _run(
-    config: TrainConfig,
-    out: str | os.PathLike[str] | None,
-    *,
-    resume: bool,
-    watch: Callable[[Status], None] | None,
-    progress: Progress | None,
-) -> TrainResult:
-    return run_on(prepared(config, progress), config, out, resume=resume, watch=watch)
+    config = resolved(folder.config)
+    return run_on(prepared(config, progress), config, out, resume=True, watch=watch)
 
 
 @dataclass(frozen=True, eq=False)

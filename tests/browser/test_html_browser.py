@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import io
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import pytest
 from PIL import Image
 from report_samples import small_comparison, small_run
 
-from adadp.report.html import comparison_page, page_of, render, write_report
+from adadp.report.html import Command, comparison_page, page_of, render, write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
@@ -190,6 +191,89 @@ def test_dark_follows_the_system_and_the_button_is_remembered(browser, run):
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert page.evaluate(ink) == light_ink
         assert page.evaluate("localStorage.getItem('adadp-theme')") == "light"
+
+
+@pytest.fixture(scope="module")
+def at_one_epsilon(comparison, tmp_path_factory) -> Path:
+    """The comparison at its first epsilon; the spread of one case is wide, and another has one seed."""
+    out = tmp_path_factory.mktemp("browser") / "one"
+    out.mkdir()
+    results = json.loads((comparison / "results.json").read_bytes())
+    cases = [case for case in results["cases"] if case["epsilon"] == 0.5]
+    wide, narrow = ({**cases[0], "mean": 0.93, "spread": spread} for spread in (0.04, 0.0005))
+    alone = {**cases[1], "mean": 0.92, "spread": None}
+    results |= {"cases": [wide, {**narrow, "name": "narrow"}, {**alone, "name": "alone"}], "pairs": []}
+    (out / "results.json").write_text(json.dumps(results))
+    write_report(out)
+    return out
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_a_value_stands_beyond_its_error_bar(browser, at_one_epsilon, width):
+    boxes = (
+        "(text) => [...document.querySelectorAll('[data-chart=cases] svg text')]"
+        ".filter((e) => e.textContent === text).map((e) => e.getBoundingClientRect()).map((b) => [b.left, b.right])"
+    )
+    at = (
+        "(x) => document.querySelector('[data-chart=cases] .plot').getBoundingClientRect().left"
+        " + adadpCharts.cases.convertToPixel({ xAxisIndex: 0 }, x)"
+    )
+    with opened(browser, at_one_epsilon, width=width) as page:
+        edge = page.evaluate("document.querySelector('[data-chart=cases] svg').getBoundingClientRect().right")
+        found = sorted(page.evaluate(boxes, "93.00 %")) + page.evaluate(boxes, "92.00 %")
+        ends = [page.evaluate(at, end) for end in (0.9305, 0.97, 0.92)]
+        assert len(found) == 3, "each value is written once"
+        for (left, right), end in zip(found, ends, strict=True):
+            assert end + 3 < left < end + 20
+            assert right < edge
+
+
+def test_commands_are_broken_between_words_and_copied_whole(browser, run):
+    # In each word: in how many lines its letters stand.
+    lines = (
+        "[...document.querySelectorAll('.command pre')].map((pre) => [...pre.querySelectorAll('span')].map((word) => {"
+        "const range = document.createRange(); range.selectNodeContents(word);"
+        "const tops = [...range.getClientRects()].map((box) => Math.round(box.top));"
+        "return [word.textContent, new Set(tops).size, word.scrollWidth <= pre.clientWidth]; }))"
+    )
+    commands = page_commands(run)
+    with opened(browser, run, width=400) as page:
+        words = page.evaluate(lines)
+        assert [[word for word, _, _ in each] for each in words] == [command.split() for command in commands]
+        assert all(fits for each in words for _, _, fits in each)
+        assert {count for each in words for word, count, _ in each if len(word) < 30} == {1}
+        assert page.evaluate("document.querySelector('.command pre').clientHeight") > 60, "it takes several lines"
+        page.locator(".copy").first.click()
+        assert page.evaluate("getSelection().toString()") == commands[0]
+
+
+def page_commands(folder: Path) -> list[str]:
+    return [part.text for section in page_of(folder).sections for part in section.parts if isinstance(part, Command)]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_table_that_goes_on_has_a_shade_where_it_does_and_digests_need_none(browser, at_one_epsilon, run, scheme):
+    with opened(browser, run, width=400, scheme=scheme) as page:
+        fits = "[...document.querySelectorAll('.table .scroll')].map((e) => e.scrollWidth <= e.clientWidth)"
+        assert all(page.evaluate(fits)), "settings and digests are broken, not cut"
+    with opened(browser, at_one_epsilon, width=400, scheme=scheme) as page:
+        table = page.locator(".table .scroll").first
+        assert table.evaluate("(e) => e.scrollWidth > e.clientWidth")
+        sides = [edges(table.screenshot())]
+        table.evaluate("(e) => { e.scrollLeft = e.scrollWidth; }")
+        sides.append(edges(table.screenshot()))
+    card = (255, 255, 255) if scheme == "light" else (25, 29, 36)
+    assert sides[0][0] == sides[1][1] == card, "nothing is cut there"
+    assert sides[0][1] != card
+    assert sides[1][0] != card
+
+
+def edges(picture: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ground of a picture at its left and its right edge: what most of a column of pixels is."""
+    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    columns = ([image.getpixel((x, y)) for y in range(image.height)] for x in (1, image.width - 2))
+    left, right = (max(set(column), key=column.count) for column in columns)
+    return left, right
 
 
 @pytest.mark.parametrize("width", [400, 1400])

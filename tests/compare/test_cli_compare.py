@@ -28,6 +28,7 @@ def refused(*words: str) -> str:
     return str(error)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_two_methods_and_two_schedules(tmp_path):
     out = str(tmp_path / "out")
     words = [*BASE, "--methods", "dpsgd", "--epsilon", "2", "--seeds", "4,6", "--out", out]
@@ -121,10 +122,19 @@ def pair(gain: float, p: float | None) -> dict:
 
 
 def test_differences_in_words():
-    assert differences({"seeds": [0], "pairs": []}) == ["With one seed no difference can be tested."]
-    assert "No difference shown" in differences({"seeds": [0, 1], "pairs": [pair(0.1, 0.06), pair(0.1, None)]})[0]
-    (text,) = differences({"seeds": [0, 1, 2], "pairs": [pair(-0.01, 0.02)]})
+    public = {"public": True}
+    assert differences({**public, "seeds": [0], "pairs": []}) == ["With one seed no difference can be tested."]
+    several = [pair(0.1, 0.06), pair(0.1, None)]
+    assert "No difference shown" in differences({**public, "seeds": [0, 1], "pairs": several})[0]
+    (text,) = differences({**public, "seeds": [0, 1, 2], "pairs": [pair(-0.01, 0.02)]})
     assert text == "epsilon 2: b is 1.00 points above a (0.90 to 1.10; p 0.02 after Holm, 3 seeds)"
+
+
+def test_runs_on_own_data_have_no_seeds():
+    own = {"public": False, "seeds": [0, 1, 2]}
+    (text,) = differences({**own, "pairs": [pair(-0.01, 0.02)]})
+    assert text.endswith("after Holm, 3 runs each)")
+    assert "seed" not in differences({**own, "seeds": [0], "pairs": []})[0]
 
 
 def test_cells():

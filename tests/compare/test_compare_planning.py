@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import random
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adadp import launch, zoo
 from adadp.accounting import accountant
 from adadp.compare import Case, Comparison, compare
-from adadp.compare.planning import is_public, plan_all
+from adadp.compare.comparing import prepare
+from adadp.compare.planning import _label, _slugs, is_public, plan_all, plan_further
 from adadp.compare.privacy import Spent, ahead, total_of
 from adadp.errors import InputError
 from adadp.events import Repeated, compose
@@ -18,6 +21,8 @@ from adadp.runs import RunFolder
 from adadp.sampling import Lots
 
 BASE = {"data": "cancer", "delta": 1e-4, "steps": 3, "lot": 100, "model": "mlp:4", "threads": 1}
+QUICK = {"accountant": "zcdp"}
+"""The quickest to calibrate."""
 
 
 def spec(*methods: str, base=None, **changes) -> Comparison:
@@ -40,23 +45,6 @@ def no_data(monkeypatch):
         raise AssertionError("data was read")
 
     monkeypatch.setattr(zoo, "load", read)
-
-
-@pytest.fixture(scope="module")
-def table(tmp_path_factory) -> Path:
-    place = tmp_path_factory.mktemp("own")
-    chance = random.Random(1)
-    for name, rows in {"train": 200, "test": 40}.items():
-        with (place / f"{name}.csv").open("w") as file:
-            file.write("age,income\n")
-            for _ in range(rows):
-                age = chance.uniform(20, 70)
-                file.write(f"{age:.1f},{'high' if age > 45 else 'low'}\n")
-    (place / "schema.toml").write_text(
-        '[target]\ncolumn = "income"\nclasses = ["low", "high"]\n[columns]\n'
-        'age = {kind = "number", low = 0, high = 100}\n'
-    )
-    return place
 
 
 def own(table: Path, **more) -> dict:
@@ -98,7 +86,7 @@ def test_what_cannot_be_run_is_refused_ahead(made, says):
 def test_own_data_needs_test_records_and_may_hide_its_size(table):
     with pytest.raises(InputError, match="no test records"):
         plan_all(spec("dpsgd", base=own(table)))
-    tested = own(table, test_data=f"table:{table / 'test.csv'}")
+    tested = own(table, test_data=f"table:{table / 'test.csv'}") | QUICK
     (counted,), (public,) = (
         plan_all(spec("dpsgd", base=tested | more, epsilons=(1.0,))) for more in ({}, {"records": 180, "lot": 90})
     )
@@ -108,8 +96,79 @@ def test_own_data_needs_test_records_and_may_hide_its_size(table):
 
 def test_names_that_look_alike_in_folders_stay_apart():
     cases = (Case("a b", {"clip": 1.0}), Case("a/b", {"clip": 2.0}), Case("///", {"clip": 3.0}))
-    planned = plan_all(spec(cases=cases, epsilons=(1.0,)))
+    planned = plan_all(spec(cases=cases, epsilons=(1.0,), base=QUICK))
     assert [case.folder(0) for case in planned] == ["runs/a-b-1-seed0", "runs/a-b-2-1-seed0", "runs/case-1-seed0"]
+
+
+def test_a_budget_and_a_name_that_ends_like_it_stay_apart():
+    cases = (Case("dpsgd", {}), Case("dpsgd 2", {"sigma": 2.0}), Case("dpsgd-0.5", {"sigma": 3.0}))
+    asked = spec(cases=cases, marks=(0.5,), refine=1, base=QUICK)
+    planned = plan_all(asked)
+    assert [case.folder(0) for case in planned] == [
+        "runs/dpsgd-1-seed0",
+        "runs/dpsgd-2-seed0",
+        "runs/dpsgd-2-2-seed0",
+        "runs/dpsgd-0.5-2-seed0",  # at 0.5 there is no run yet, but one may come
+    ]
+    assert plan_further(asked, cases[0], 0.5).folder(0) == "runs/dpsgd-0.5-seed0"
+
+
+NAMES = ("a", "A", "a 2", "a-2-2", "a/0.5", "a 1e", "a 1e-10", "a-case2", "///")
+EPSILONS = (0.5, 2.0, 10.0, 1e-10)
+
+
+def names_before_budgets_were_looked_at(names) -> list[str]:
+    slugs = list[str]()
+    for name in names:
+        plain = re.sub(r"[^a-z0-9.=]+", "-", name.lower()).strip("-.")[:60] or "case"
+        slugs.append(next(slug for slug in (plain, *(f"{plain}-{n}" for n in range(2, 99))) if slug not in slugs))
+    return slugs
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), min_size=1, max_size=6, unique_by=lambda each: each[0]),
+    st.lists(st.sampled_from(EPSILONS), min_size=2, unique=True),
+    st.integers(0, 1),
+)
+def test_no_two_runs_share_a_folder(cases, epsilons, refine):
+    """Neither those asked for nor, with refining, those at any further epsilon; names change only for that."""
+    made = tuple(Case(name, {"sigma": 2.0} if own_noise else {}) for name, own_noise in cases)
+    asked = spec(cases=made, epsilons=tuple(epsilons), marks=(0.5,), refine=refine)
+
+    def labels(slugs, at):
+        return [
+            _label(slug, epsilon)
+            for case, slug in zip(made, slugs, strict=True)
+            for epsilon in ((None,) if case.has_budget else at)
+        ]
+
+    slugs = list(_slugs(asked).values())
+    at = {*epsilons, *((*EPSILONS, 1e-5, 0.06325) if refine else ())}
+    assert len(set(labels(slugs, at))) == len(labels(slugs, at))
+    before = names_before_budgets_were_looked_at(case.name for case in made)
+    if not refine and len(set(labels(before, at))) == len(labels(before, at)):
+        assert slugs == before
+
+
+def test_epsilons_that_only_the_13th_digit_tells_apart_are_refused():
+    with pytest.raises(InputError, match="first 12 digits"):
+        plan_all(spec("dpsgd", epsilons=(1.0, 1.0000000000001)))
+
+
+def test_networks_are_tried_with_the_shape_of_their_own_features(monkeypatch):
+    """Features that come back with another network have not become those in between."""
+    tried = list[tuple[str, tuple[int, ...]]]()
+    monkeypatch.setattr(
+        "adadp.compare.comparing.build_model", lambda model, *, input_shape, **_: tried.append((model, input_shape))
+    )
+    cases = (
+        Case("raw", {"model": "linear"}),
+        Case("few", {"model": "linear", "features": "pca:dim=3,sigma=16"}),
+        Case("raw, mlp", {"model": "mlp:20"}),
+        Case("raw, slower", {"model": "mlp:20", "lr": 0.01}),
+    )
+    prepare(plan_all(spec(cases=cases, epsilons=(), base={"sigma": 2.0})), None)
+    assert tried == [("linear", (9,)), ("linear", (3,)), ("mlp:20", (9,))]
 
 
 def test_what_is_not_private_is_marked_and_has_no_total():
@@ -167,7 +226,7 @@ def test_two_methods_with_one_seed_draw_the_same_lots_and_begin_with_the_same_we
 
     monkeypatch.setattr(Lots, "lot", lot)
     monkeypatch.setattr(launch, "build_model", model)
-    first, second = plan_all(spec("dpsgd", "adadp", epsilons=(2.0,)))
+    first, second = plan_all(spec("dpsgd", "adadp", epsilons=(2.0,), base=QUICK))
     for config in (first.config.replace(seed=1), second.config.replace(seed=1), second.config.replace(seed=2)):
         launch.start(config)
     assert drawn[0:3] == drawn[3:6] != drawn[6:9]
@@ -183,13 +242,14 @@ def test_epsilons_that_follow_results_are_refused_on_own_data(table, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_runs_on_own_data_share_no_noise(table, tmp_path):
     """With one seed the gradients of two cases could be subtracted, and the noise would be gone."""
     base = own(table, test_data=f"table:{table / 'test.csv'}", records=200)
     base |= {"delta": 1e-4, "lot": 200, "steps": 2, "threads": 1, "accountant": "zcdp"}
     made = spec("dpsgd", "adadp", base=base).replace(epsilons=(1.0,), seeds=(4, 7))
     results = compare(made, tmp_path / "out", workers=1)
-    assert results["public"] is False
+    assert (results["public"], results["failed"]) == (False, [])
     assert [[run["seed"] for run in case["runs"]] for case in results["cases"]] == [[4, 7], [4, 7]]
     folders = [RunFolder.open(tmp_path / "out" / run["folder"]) for case in results["cases"] for run in case["runs"]]
     assert [folder.config.seed for folder in folders] == [None] * 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,29 +16,54 @@ import pytest
 from filelock import FileLock
 
 from adadp.accounting import accountant
-from adadp.compare import Case, Comparison, Progress, compare
+from adadp.compare import Case, Comparison, Ended, Progress, compare
+from adadp.compare.running import Job, run_jobs
 from adadp.config import TrainConfig
 from adadp.errors import InputError
 from adadp.events import compose
 from adadp.ledger import read_ledger
 from adadp.runs import RunFolder
 from adadp.train import verify_run
+from adadp.train.stopping import stop_requests
 
 BASE = {"data": "cancer", "delta": 1e-4, "model": "mlp:4", "lot": 100, "checkpoint_every": 5, "threads": 1}
 BASE |= {"accountant": "zcdp"}  # the quickest to calibrate
 CASES = (Case("dpsgd", {"method": "dpsgd"}), Case("adadp", {"method": "adadp:start=2"}))
 SPEC = Comparison("Two methods", BASE | {"steps": 40}, CASES, (0, 1), (1.0, 3.0), (0.5, 0.99))
 SCRIPT = """
-import sys
+import os, sys, time
 from pathlib import Path
 from adadp.compare import Comparison, compare
 from adadp.errors import Interrupted
+from adadp.train.run import Run
+
+step = Run.step
+
+def held(run):  # in the workers too, which import this file
+    mark = Path(os.environ["PLACE"], f"held-{run.private.step}")
+    if run.private.step in (12, 17, 22, 27):
+        mark.with_suffix(".new").write_text(str(os.getpid()))
+        mark.with_suffix(".new").rename(mark)
+        while mark.exists():
+            time.sleep(0.02)
+    return step(run)
+
+Run.step = held
 if __name__ == "__main__":
-    try:
-        compare(Comparison.from_toml(Path(sys.argv[1])), sys.argv[2], workers=1)
-    except Interrupted as stopped:
-        print(stopped)
-        sys.exit(130)
+    for line in sys.stdin:
+        place = Path(line.strip())
+        number = os.fork()
+        if not number:
+            os.setsid()
+            os.environ["PLACE"] = str(place)
+            try:
+                compare(Comparison.from_toml(place / "spec.toml"), place / "out", workers=1)
+            except Interrupted as stopped:
+                (place / "said").write_text(str(stopped))
+                os._exit(130)
+            os._exit(0)
+        print(number, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), flush=True)
 """
 
 
@@ -50,28 +76,46 @@ def whole(tmp_path_factory):
     return out, results, told
 
 
-def started(spec: Comparison, place: Path) -> subprocess.Popen:
-    """The comparison ``place / "out"`` in a process group of its own."""
-    (place / "spec.toml").write_text(spec.to_toml())
-    (place / "script.py").write_text(SCRIPT)
-    command = [sys.executable, str(place / "script.py"), str(place / "spec.toml"), str(place / "out")]
-    return subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory):
+    """A process that has loaded everything, and begins comparisons as children of its own."""
+    script = tmp_path_factory.mktemp("launcher") / "script.py"
+    script.write_text(SCRIPT)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, str(script)], start_new_session=True, **pipes) as process:
+        yield process
 
 
-def wait_until(condition, process: subprocess.Popen, seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, "it ended before it was disturbed"
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.02)
+class Started:
+    """The comparison ``spec`` in ``place / "out"``, in a process group of its own. Its runs wait at steps of SCRIPT."""
+
+    def __init__(self, launcher: subprocess.Popen, spec: Comparison, place: Path) -> None:
+        (place / "spec.toml").write_text(spec.to_toml())
+        print(place, file=launcher.stdin, flush=True)
+        self.launcher, self.place = launcher, place
+        self.pid = int(launcher.stdout.readline())
+
+    def is_held(self, step: int) -> Path:
+        """Wait until a run waits before ``step``, and return the file with its process; without it the run goes on."""
+        mark, end = self.place / f"held-{step}", time.monotonic() + 120
+        while not mark.exists():
+            assert is_alive(os.kill, self.pid), "it ended before it was disturbed"
+            assert time.monotonic() < end, "nothing happened"
+            time.sleep(0.02)
+        return mark
+
+    def ended(self) -> int:
+        """Its exit code, when it has ended."""
+        return int(self.launcher.stdout.readline())
 
 
-def is_running(out: Path) -> bool:
-    """Whether some run has taken more steps than its first checkpoint has."""
-    ledgers = out.glob("runs/*/ledger.jsonl")
-    return any(
-        path.read_bytes().count(b"\n") > 12 and not path.with_name("certificate.json").exists() for path in ledgers
-    )
+def is_alive(reach, number: int) -> bool:
+    """Whether there is a process, or one of a group, that a signal would ``reach``."""
+    try:
+        reach(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def without_seconds(results: dict) -> dict:
@@ -100,6 +144,10 @@ def test_results_are_written_as_they_are_returned(whole):
         assert case["mean"] == pytest.approx(sum(accuracies) / 2)
         assert case["spread"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
         assert all(0.999 * case["epsilon"] < run["epsilon"] <= case["epsilon"] for run in case["runs"])
+        for run in case["runs"]:
+            counts = RunFolder.open(out / run["folder"]).confusion()["counts"]
+            recalls = [row[place] / sum(row) for place, row in enumerate(counts)]
+            assert run["balanced_accuracy"] == pytest.approx(sum(recalls) / 2)
         asked = TrainConfig.from_toml(out / case["runs"][0]["folder"] / "config.toml")
         assert (asked.epsilon, asked.seed) == (case["epsilon"], 0)
     assert [(pair["epsilon"], pair["name"], pair["over"]) for pair in results["pairs"]] == [
@@ -125,6 +173,8 @@ def test_the_table_has_a_row_for_each_run(whole):
     assert {(row["name"], row["asked_epsilon"], row["seed"]) for row in rows} == {
         (case["name"], str(case["epsilon"]), str(run["seed"])) for case in results["cases"] for run in case["runs"]
     }
+    balanced = [run["balanced_accuracy"] for case in results["cases"] for run in case["runs"]]
+    assert [float(row["balanced_accuracy"]) for row in rows] == balanced
 
 
 def test_the_total_is_that_of_all_ledgers(whole):
@@ -150,55 +200,70 @@ def test_a_page_is_written(whole):
     assert "Two methods" in (out / "report.html").read_text()
 
 
-def test_killed_in_the_middle_it_comes_to_the_same(whole, tmp_path):
-    process = started(SPEC, tmp_path)
-    out = tmp_path / "out"
-    wait_until(lambda: any(out.glob("runs/*/certificate.json")) and is_running(out), process)
+def test_killed_in_the_middle_it_comes_to_the_same(whole, launcher, tmp_path):
+    """In its second run, some steps after a checkpoint."""
+    process = Started(launcher, SPEC, tmp_path)
+    for step in (12, 17, 22, 27):
+        process.is_held(step).unlink()
+    process.is_held(12)
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    found = json.loads((out / "results.json").read_text())
-    assert sum(len(case["runs"]) for case in found["cases"]) < 8
+    assert process.ended() == -signal.SIGKILL
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert sum(len(case["runs"]) for case in found["cases"]) == 1
     assert found["total"]["epsilon"] == pytest.approx(whole[1]["total"]["epsilon"], rel=1e-6)
-    assert without_seconds(compare(SPEC, out, workers=2)) == without_seconds(whole[1])
+    assert without_seconds(compare(SPEC, tmp_path / "out", workers=2)) == without_seconds(whole[1])
 
 
-LONG = SPEC.replace(base=BASE | {"steps": 20_000}, epsilons=(3.0,), seeds=(0,), marks=())
-
-
-def test_asked_to_stop_or_left_alone_the_runs_save_themselves(tmp_path):
+def test_asked_to_stop_or_left_alone_the_runs_save_themselves(launcher, tmp_path):
+    """Each time the step at hand takes longer than it takes the request to arrive in every way it can."""
+    spec = SPEC.replace(base=BASE | {"steps": 40, "sigma": 3.0}, epsilons=(), seeds=(0,), marks=())
     out = tmp_path / "out"
-    process = started(LONG, tmp_path)
-    wait_until(lambda: is_running(out), process)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "0 of 2 runs done" in said
-    assert json.loads((out / "results.json").read_text())["total"]["epsilon"] > 0
+    for step, number in ((12, signal.SIGTERM), (17, signal.SIGINT)):  # as service managers do, as a terminal does
+        process = Started(launcher, spec, tmp_path)
+        mark = process.is_held(step)
+        os.killpg(process.pid, number)
+        time.sleep(1)
+        mark.unlink()
+        assert process.ended() == 130
+        assert "0 of 2 runs done. Everything is saved" in (tmp_path / "said").read_text()
+        assert saved_at(out) == (step + 1, True)
+        assert json.loads((out / "results.json").read_text())["total"]["epsilon"] > 0
+    process = Started(launcher, spec, tmp_path)
+    mark = process.is_held(22)
+    os.kill(int(mark.read_text()), signal.SIGTERM)  # a worker alone: its run goes on
+    mark.unlink()
+    mark = process.is_held(27)
+    assert saved_at(out) == (25, False)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.ended() == -signal.SIGKILL
+    time.sleep(0.5)
+    mark.unlink()
+    end = time.monotonic() + 60
+    while time.monotonic() < end and is_alive(os.killpg, process.pid):
+        time.sleep(0.05)
+    assert not is_alive(os.killpg, process.pid)
+    assert saved_at(out) == (28, True)
+
+
+def test_a_second_polite_kill_changes_nothing_and_a_second_ctrl_c_does_not_wait():
+    with stop_requests() as stop:
+        for number in (signal.SIGTERM, signal.SIGTERM):
+            signal.raise_signal(number)
+            assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    with stop_requests() as stop:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.is_set()
+
+
+def saved_at(out: Path) -> tuple[int, bool]:
+    """The step of the only run's checkpoint, and whether it was made when the run was asked to stop."""
     (folder,) = (RunFolder.open(path) for path in (out / "runs").iterdir())
     found = folder.load_checkpoint()
     assert found is not None
-    assert found.state["clean"]
-    again = started(LONG, tmp_path)
-    wait_until(lambda: not folder.load_checkpoint().state["clean"], again)
-    os.kill(again.pid, signal.SIGKILL)
-    again.wait()
-    end = time.monotonic() + 60
-    while time.monotonic() < end and not folder.load_checkpoint().state["clean"]:
-        time.sleep(0.05)
-    found_later = folder.load_checkpoint()
-    assert found_later.state["clean"]
-    assert found_later.step > found.step
-    while time.monotonic() < end and group_lives(again.pid):
-        time.sleep(0.05)
-    assert not group_lives(again.pid)
-
-
-def group_lives(number: int) -> bool:
-    try:
-        os.killpg(number, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    return found.step, found.state["clean"]
 
 
 MODEL = """
@@ -215,7 +280,10 @@ def dying(input_shape, classes):
 
 
 def test_a_run_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
-    """One finds another run in its folder, and the process of one dies; the runs with the other seed are made."""
+    """One finds another run in its folder, and the process of one dies; the runs with the other seed are made.
+
+    The second is handed to a process that was killed since the first. It has not begun there, so another makes it.
+    """
     (tmp_path / "models_that_die.py").write_text(MODEL)
     monkeypatch.syspath_prepend(tmp_path)
     cases = (Case("occupied", {"method": "dpsgd"}), Case("dies", {"model": "models_that_die:dying"}))
@@ -225,7 +293,17 @@ def test_a_run_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
     other.parent.mkdir(parents=True)
     other.write_text(TrainConfig("cancer", sigma=3.0, delta=1e-4).to_toml())
     (out / "comparison.toml").write_text(spec.to_toml())
-    results = compare(spec, out, workers=1)
+    ended = list[Ended]()
+
+    def watch(progress):
+        ended.extend([progress.ended] if progress.ended is not None else [])
+        if progress.ended is not None and len(ended) == 1:
+            (idle,) = multiprocessing.active_children()
+            idle.kill()
+            idle.join()
+
+    results = compare(spec, out, workers=1, watch=watch)
+    assert [(each.name, each.seed) for each in ended] == [("occupied", 0), ("dies", 0), ("occupied", 1), ("dies", 1)]
     assert [[run["seed"] for run in case["runs"]] for case in results["cases"]] == [[1], [1]]
     assert [(each["name"], each["epsilon"], each["seed"]) for each in results["failed"]] == [
         ("occupied", 3.0, 0),
@@ -236,20 +314,22 @@ def test_a_run_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
     assert [pair["seeds"] for pair in results["pairs"]] == [1]
 
 
-def test_marks_are_refined_by_further_runs(tmp_path):
-    """The accuracy that lies between those of two budgets is looked for at their geometric mean."""
-    cases = (Case("noisy", {"method": "dpsgd"}),)
-    base = BASE | {"steps": 15, "model": "linear", "optimizer": "sgd", "lr": 1.0, "accountant": "pld"}
-    results = compare(
-        SPEC.replace(base=base, cases=cases, seeds=(2,), epsilons=(0.0005, 8.0), marks=(0.75,), refine=1),
-        tmp_path / "out",
-        workers=1,
-    )
-    assert [case["epsilon"] for case in results["cases"]] == [0.0005, 8.0, 0.06325]
-    assert [case["refined"] for case in results["cases"]] == [False, False, True]
-    (found,) = results["smallest"]
-    assert (found["above"], found["epsilon"]) in {(0.0005, 0.06325), (0.06325, 8.0)}
-    assert results["total"]["runs"] == 3
+def test_a_process_that_cannot_begin_is_tried_twice(tmp_path, monkeypatch):
+    begun = list[str]()
+    real = multiprocessing.process.BaseProcess.start
+
+    def dying(process):
+        begun.append(process.name)
+        real(process)
+        process.kill()
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", dying)
+    ended = list[str]()
+    jobs = [Job(TrainConfig("cancer", sigma=1.0, delta=1e-4), tmp_path / "run")]
+    run_jobs(jobs, workers=1, finished=lambda _, __, error: ended.append(error), tick=lambda _: None)
+    (error,) = ended
+    assert "exit code -9" in error
+    assert len(begun) == 3  # the last has nothing to do
 
 
 def test_folders_that_are_not_for_this(whole, tmp_path):

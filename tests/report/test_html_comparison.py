@@ -88,15 +88,66 @@ THREE = [case("a", 1.0, 0.95), case("b", 1.0, 0.94), case("c", 1.0, 0.93)]
             [pair("a", "b", 0.01, 0.2), pair("a", "c", 0.02, None)],
             "At epsilon 1: no difference to the best mean shown (a, 95.00 %).",
         ),
-        (
-            [pair("a", "b", 0.01, 0.01, epsilon=2.0)],
-            "At epsilon 1: no difference to the best mean shown (a, 95.00 %).",
-        ),
-        ([], "At epsilon 1: no difference to the best mean shown (a, 95.00 %)."),
     ],
 )
 def test_a_winner_needs_a_test_that_supports_it(pairs, verdict):
     assert comparison_page(results(THREE, pairs)).lead == (verdict,)
+
+
+NOT_TESTED = "At epsilon 1: a reaches 95.00 %, b reaches 94.00 %, c reaches 93.00 %; not tested."
+
+
+@pytest.mark.parametrize(
+    ("pairs", "verdicts"),
+    [
+        ([], (NOT_TESTED,)),
+        ([pair("a", "b", 0.01, 0.01, epsilon=2.0)], (NOT_TESTED,)),
+        (
+            [pair("b", "c", 0.01, 0.01)],
+            ("At epsilon 1: b (94.00 %) is ahead of c.", "At epsilon 1: a reaches 95.00 %; not tested."),
+        ),
+        (
+            [pair("b", "c", 0.01, 0.2)],
+            (
+                "At epsilon 1: b (94.00 %): no difference shown to c.",
+                "At epsilon 1: a reaches 95.00 %; not tested.",
+            ),
+        ),
+        (
+            [pair("a", "b", 0.01, 0.01), pair("b", "c", 0.01, 0.01)],
+            ("At epsilon 1: a (95.00 %) is ahead of b; not tested against c.",),
+        ),
+        (
+            [pair("a", "c", 0.01, 0.2), pair("b", "c", 0.01, 0.01)],
+            ("At epsilon 1: a (95.00 %): no difference shown to c; not tested against b.",),
+        ),
+    ],
+)
+def test_nothing_is_said_about_cases_that_are_no_pair(pairs, verdicts):
+    assert comparison_page(results(THREE, pairs)).lead == verdicts
+
+
+def test_cases_with_noise_of_their_own_are_compared_where_they_are_a_pair():
+    """Two have one noise, the others each another: none of these is a test of equal budgets."""
+    means = {"a": 0.95, "b": 0.94, "c": 0.99, "d": 0.98}
+    cases = [case(name, None, mean, runs=[run(mean, epsilon=2.0)]) for name, mean in means.items()]
+    page = comparison_page(results(cases, [pair("b", "a", -0.01, 0.01, epsilon=None)]))
+    assert page.lead == (
+        "With the noise that was given: a (95.00 %) is ahead of b.",
+        "With the noise that was given: c reaches 99.00 %, d reaches 98.00 %; not tested.",
+    )
+
+
+def test_runs_on_own_data_are_not_said_to_share_seeds():
+    failed = [{"name": "b", "epsilon": 1.0, "seed": 2, "error": "No room."}]
+    seeded, secure = (
+        render(comparison_page(results(THREE, [pair("a", "b", 0.01, 0.01)], public=public, failed=failed)))
+        for public in (True, False)
+    )
+    for words in ("paired by seed", "(add a seed)"):
+        assert words in seeded
+        assert words not in secure
+    assert "paired by number (the runs have no seed and are independent)" in secure
 
 
 def test_a_case_alone_is_not_called_best():

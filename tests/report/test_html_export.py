@@ -98,6 +98,20 @@ def test_a_picture_has_axes_a_legend_and_error_bars(kind):
     plt.close(figure)
 
 
+@pytest.mark.parametrize("kind", ["bar", "dots"])
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_values_stand_beyond_their_error_bars_and_inside_of_the_picture(kind, scale):
+    series = Series("mean", ("a", "b", "c"), (0.5, 0.9, 0.97), (0.4, None, 0.95), (0.6, None, 0.99))
+    figure = draw(Chart("one", "One", kind, Axis("case", "category"), Axis("share", scale, percent=True), (series,)))
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    for text, end in zip(axes.texts, (0.6, 0.9, 0.99), strict=True):
+        box = text.get_window_extent()
+        assert box.x0 > axes.transData.transform((end, 0))[0] + 3
+        assert box.x1 < axes.bbox.x1
+    plt.close(figure)
+
+
 def test_a_folder_that_cannot_be_written_is_an_error(finished, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="Cannot write"):

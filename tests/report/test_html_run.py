@@ -10,11 +10,13 @@ import pytest
 from report_samples import small_run
 
 from adadp.accounting import rounded_up
+from adadp.config import TrainConfig
 from adadp.errors import InputError, RunError
 from adadp.report.html import Command, Matrix, Table, Words, page_of, render, run_page, write_report
 from adadp.report.html.run_charts import accountants_chart, spending_chart, trade_chart
-from adadp.report.html.words import percent
-from adadp.runs import RunFolder
+from adadp.report.html.run_sections import settings
+from adadp.report.html.words import doubts, percent
+from adadp.runs import ClassCounts, RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +124,7 @@ def test_a_run_that_is_not_private_says_so_first(leaky):
     page, certificate = run_page(leaky), leaky.certificate()
     assert (page.status, page.tone) == ("NOT PRIVATE", "bad")
     assert page.headline.startswith("Not private")
-    assert page.lead == (certificate["reason"], certificate["claimed_by_paper"]["text"])
+    assert page.lead[:2] == (certificate["reason"], certificate["claimed_by_paper"]["text"])
     figures = {figure.label: figure for figure in page.figures.figures}
     assert (figures["Epsilon"].value, figures["Epsilon"].tone) == ("none", "bad")
     assert "not proved" in figures["Claimed epsilon"].note
@@ -169,9 +171,83 @@ def test_the_matrix_is_that_of_the_folder(finished, tmp_path):
     assert not parts_of(run_page(folder), Matrix)
 
 
+@pytest.fixture
+def told(finished, tmp_path):
+    """The page of the run, had its model these mistakes."""
+    shutil.copytree(finished.path, tmp_path / "told")
+
+    def page(counts, labels=("ill", "well")):
+        folder = replace(finished, path=tmp_path / "told")
+        folder.write_confusion(labels, counts)
+        found = run_page(folder)
+        section = next(each for each in found.sections if each.title == "Which classes are confused")
+        return found, {figure.label: figure for figure in found.figures.figures}, section.text.replace("\u00a0", " ")
+
+    return page
+
+
+def test_the_page_says_what_the_accuracy_is_without_a_model_and_over_the_classes(told):
+    page, figures, text = told([[40, 10], [5, 45 + 100]])
+    assert figures["Balanced accuracy"].value == percent((40 / 50 + 145 / 150) / 2) == "88.33 %"
+    assert figures["Test accuracy"].note.replace("\u00a0", " ").endswith("the most frequent class: 75.00 %")
+    assert "88.33 %" in text
+    assert "Always answering well, the most frequent class: 75.00 %" in text
+    assert (figures["Test accuracy"].tone, figures["Balanced accuracy"].tone) == ("plain", "plain")
+    assert "No better" not in " ".join(page.lead)
+    assert "Never found" not in " ".join(page.lead)
+
+
+def test_a_model_that_learned_nothing_is_called_so_below_the_headline(told):
+    page, figures, _ = told([[0, 10], [0, 90]])
+    assert page.lead[:2] == (
+        "No better than always answering well, the most frequent class.",
+        "Never found, with the number of records: ill (10).",
+    )
+    assert (figures["Test accuracy"].tone, figures["Balanced accuracy"].tone) == ("warn", "warn")
+    assert figures["Balanced accuracy"].value == "50.00 %"
+
+
+def test_a_run_that_is_not_private_says_it_after_the_reason(leaky, tmp_path):
+    shutil.copytree(leaky.path, tmp_path / "run")
+    folder = replace(leaky, path=tmp_path / "run")
+    folder.write_confusion(["ill", "well"], [[0, 10], [0, 90]])
+    lead, reason = run_page(folder).lead, leaky.certificate()["reason"]
+    assert lead[0] == reason
+    assert lead[-1].startswith("Never found")
+
+
+def test_a_run_without_a_matrix_has_no_balanced_accuracy(finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "run")
+    (tmp_path / "run" / "confusion.json").unlink()
+    figures = {figure.label: figure for figure in run_page(RunFolder.open(tmp_path / "run")).figures.figures}
+    assert figures["Test accuracy"].note == "on the public test set"
+    assert "Balanced accuracy" not in figures
+
+
+def test_what_an_accuracy_hides():
+    names = [f"c{place}" for place in range(9)]
+    assert doubts(ClassCounts((50, 40), (45, 39)), names) == ()
+    only = doubts(ClassCounts((0, 40), (0, 40)), names)
+    assert only == ("All these records are of class c1, so the accuracy tells nothing about other classes.",)
+    assert doubts(ClassCounts((50, 40), (30, 20)), names) == (
+        "No better than always answering c0, the most frequent class.",
+    )
+    (missed,) = doubts(ClassCounts((5000, 1, 7, 2, 3, 4, 5, 1200, 0), (5000, 1, 0, 0, 0, 0, 0, 0, 0)), names)
+    assert missed.endswith(": c7 (1,200), c2 (7), c6 (5), c5 (4), c4 (3), and 1 more.")
+
+
 def test_the_commands_run_and_check_it(finished):
     commands = [part.text for part in parts_of(run_page(finished), Command)]
     assert commands == [finished.config.as_command(), "adadp verify finished"]
+
+
+def test_settings_are_shown_to_the_last_digit():
+    given = {"epsilon": 2.00049, "delta": 1e-5, "lr": 1.234567, "clip": 4.0, "steps": 1234567}
+    table = settings(TrainConfig("cancer", **given), None).parts[0]
+    assert isinstance(table, Table)
+    shown = dict(table.rows)
+    assert {name: float(shown[name]) for name in given} == given
+    assert (shown["clip"], shown["lr"], shown["delta"]) == ("4", "1.234567", "1e-05")
 
 
 def test_a_page_is_written_whole_and_twice_the_same(finished, tmp_path):

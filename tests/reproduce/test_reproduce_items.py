@@ -79,6 +79,9 @@ def test_what_is_not_there_is_refused_with_what_is(what, says):
 GOOD = {"title": "T", "base": {"data": "cancer", "epsilon": 1.0, "delta": 1e-3}, "case": [{"name": "a"}, {"name": "b"}]}
 
 
+A_GRID = {"name": "a", "epsilons": [1.0, 2.0]}
+
+
 def test_a_good_file():
     item = item_of("p", "i", GOOD)
     assert [case.name for case in item.cases] == ["a", "b"]
@@ -109,6 +112,13 @@ def test_a_good_file():
         ({"kind": "command", "case": [{"name": "a", "run": "epsilon"}]}, "run and read"),
         ({"kind": "command", "picture": "bars", "case": []}, "draw"),
         ({"draw": [{"run": "epsilon"}]}, "draw"),
+        ({"case": [{"name": "a"}, {"name": "b", "same_as": "a"}]}, "b is the same_as a"),
+        ({"case": [{"name": "a"}, {"name": "b", "same_as": "a", "along": "pld"}]}, "b is the same_as a"),
+        (
+            {"kind": "smallest", "marks": [0.9], "case": [A_GRID, {"name": "b", "same_as": "a", "along": "pld"}]},
+            "same_as a",
+        ),
+        ({"kind": "smallest", "marks": [0.9], "case": [A_GRID, A_GRID | {"name": "b", "same_as": "a"}]}, "same_as a"),
     ],
 )
 def test_a_bad_file_is_refused_by_name(change, says):

@@ -61,6 +61,15 @@ def test_a_method_without_privacy_says_so_and_what_its_paper_claims(tmp_path):
     assert not row.private
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "text"),
+    [(0.0004, "0.0004"), (0.0123456, "0.0123"), (0.1, "0.100"), (0.49951, "0.500"), (8.0, "8.000"), (None, "none")],
+)
+def test_a_small_epsilon_is_not_shown_as_0(tmp_path, epsilon, text):
+    (row,) = judged(filled(tmp_path, {"case": CASES[:1]}, {"a": [run(0, 0.9, epsilon=epsilon)]})).rows
+    assert row.epsilon == text
+
+
 ITEM = item_of("p", "i", {"title": "T", "base": BASE, "case": [{"name": "a"}, {"name": "b"}]})
 
 
@@ -139,6 +148,16 @@ def test_an_epsilon_is_read_off_where_the_mean_reaches_the_mark(tmp_path):
     assert [row.ours for row in found.rows[3:5]] == [f"{of_steps('theorem1', n):.3g}" for n in (20, 30)]
     assert all(row.verdict is Verdict.NOTHING_PRINTED for row in found.rows[3:])
     assert found.state is State.IN_PART
+
+
+def test_quickly_an_epsilon_is_read_off_with_the_quick_settings(tmp_path):
+    content = ALONG | {"marks": [0.8], "quick": {"cases": ["long", "again"], "set": {"lot": 28, "sigma": 3.0}}}
+    content["case"] = [ALONG["case"][0] | {"printed": []}, ALONG["case"][1]]
+    store = filled(tmp_path, content, {"long": [run(0, 0.9, curve=curve(0.7, 0.9))]}, quick=True)
+    event = RunShape(q=28 / 560).run(3.0, steps=20)
+    assert [row.ours for row in judged(store).rows] == [
+        f"{accountant(name).epsilon(event, 1e-3).epsilon:.3g}" for name in ("pld", "theorem1")
+    ]
 
 
 def test_a_grid_gives_the_smallest_epsilon_from_which_on_the_mark_holds(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from click.testing import CliRunner
 from adadp.cli import main
 from adadp.errors import InputError, RunError
 from adadp.reproduce import Store, measure, papers, write_inventory, write_paper
+from adadp.reproduce.items import item_of
 from adadp.reproduce.measuring import found_at
-from adadp.reproduce.pages import BEGIN, END, write_between_marks
+from adadp.reproduce.pages import BEGIN, END, section, write_between_marks
+from adadp.reproduce.pictures import draw
 
 TINY = """
 title = "A tiny figure"
@@ -63,6 +66,16 @@ printed = 1.26
 [[draw]]
 run = "epsilon --q 0.01 --sigma 4 --steps 100 --delta 1e-5 --plot {file}"
 """
+
+
+TINY_CONTENT = {
+    "title": "A twin",
+    "base": {
+        "data": "cancer", "method": "dpsgd", "delta": 1e-3, "lot": 56, "epochs": 2, "evaluate_every": 1, "lr": 0.01,
+        "optimizer": "sgd",
+    },
+    "case": [{"name": "slow", "set": {"epsilon": 2.0}}],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +223,160 @@ def test_seeds_may_be_more(done, folder, tmp_path):
     store = Store(item, tmp_path, quick=True)
     measure(store, seeds=[3])
     assert [run["seed"] for run in store.runs()["slow"]] == [3]
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[str]:
+    """What is asked, without where it draws to; commands answer with their length, and draw themselves."""
+    calls = []
+
+    def answers(text):
+        words = shlex.split(text)
+        if "--plot" in words:
+            place = words.index("--plot") + 1
+            Path(words[place]).write_text(text)
+            words[place] = "FILE"
+        if "--out" in words:
+            place = words.index("--out") + 1
+            for name in ("one.png", "other.png"):
+                (Path(words[place]) / name).write_text(name)
+            words[place] = "FOLDER"
+        calls.append(" ".join(words))
+        return json.dumps({"length": len(text)})
+
+    monkeypatch.setattr("adadp.reproduce.measuring._command", answers)
+    return calls
+
+
+def commands(*asks: str, draws=()):
+    """An item whose cases run ``asks``, and that has the pictures ``draws``."""
+    cases = [{"name": each, "run": each, "read": "length"} for each in asks]
+    drawn = [each if isinstance(each, dict) else {"run": each} for each in draws]
+    return item_of("p", "i", {"title": "T", "kind": "command", "case": cases, "draw": drawn})
+
+
+def test_a_picture_of_another_command_is_not_shown_and_drawn_again(tmp_path, asked):
+    old, new = (Store(commands("a", draws=[f"b {n} --plot {{file}}"]), tmp_path) for n in (1, 2))
+    measure(old)
+    assert asked == ["a --json", "b 1 --plot FILE"]
+    (picture,) = old.pictures
+    assert "](images/" in section(old, tmp_path)
+    assert "](images/" not in section(new, tmp_path)
+    asked.clear()
+    measure(new)
+    assert asked == ["b 2 --plot FILE"]
+    assert "](images/" in section(new, tmp_path)
+    assert picture.read_text().startswith("b 2 ")
+    measure(new)
+    assert asked == ["b 2 --plot FILE"]
+
+
+def test_another_file_of_the_same_command_is_another_picture(tmp_path, asked):
+    one, other = (
+        Store(commands("a", draws=[{"run": "b --out {out}", "take": f"{name}.png"}]), tmp_path)
+        for name in ("one", "other")
+    )
+    for store, name in ((one, "one.png"), (other, "other.png")):
+        measure(store)
+        assert store.pictures[0].read_text() == name
+    assert asked == ["a --json", "b --out FOLDER", "b --out FOLDER"]
+
+
+def test_a_quick_picture_is_drawn_by_the_quick_command(tmp_path, asked):
+    item = commands("a", draws=[{"run": "b 10 --plot {file}", "quick": "b 1 --plot {file}"}])
+    said = []
+    measure(Store(item, tmp_path, quick=True), tell=said.append)
+    measure(Store(item, tmp_path), tell=said.append)
+    assert asked == ["a --json", "b 1 --plot FILE", "a --json", "b 10 --plot FILE"]
+    assert said == ["adadp a", "adadp b 1", "adadp a", "adadp b 10"]
+
+
+def test_a_picture_that_nobody_noted_is_drawn_again(tmp_path, asked):
+    """Of files from before commands of pictures were noted."""
+    store = Store(commands("a", draws=["b --plot {file}"]), tmp_path)
+    measure(store)
+    content = json.loads(store.path.read_text())
+    del content["drawings"]
+    store.path.write_text(json.dumps(content))
+    assert store.current_pictures() == []
+    measure(store)
+    assert asked == ["a --json", "b --plot FILE", "b --plot FILE"]
+    assert store.current_pictures() == store.pictures
+
+
+@pytest.mark.parametrize("option", ["--plot {file}", "--out {out}"])
+def test_a_command_that_answers_and_draws_runs_once(tmp_path, asked, option):
+    drawing = {"run": f"a {option} --x 1"} | ({"take": "one.png"} if "out" in option else {})
+    store, shown = Store(commands("a --x 1", "c", draws=[drawing]), tmp_path), option.replace("{file}", "FILE")
+    shown = shown.replace("{out}", "FOLDER")
+    measure(store)
+    assert asked == [f"a {shown} --x 1 --json", "c --json"]
+    assert set(store.answers()) == {"a --x 1", "c"}
+    assert store.current_pictures() == store.pictures
+    asked.clear()
+    store.pictures[0].unlink()
+    measure(store)
+    assert asked == [f"a {shown} --x 1"]
+    asked.clear()
+    measure(store, again=True)
+    assert asked == [f"a {shown} --x 1 --json", "c --json"]
+
+
+def test_a_command_that_several_cases_ask_runs_once(tmp_path, asked):
+    cases = [{"name": name, "run": "a", "read": "length"} for name in ("x", "y")]
+    store = Store(item_of("p", "i", {"title": "T", "kind": "command", "case": cases}), tmp_path)
+    measure(store)
+    assert asked == ["a --json"]
+    assert store.answers() == {"x": 8.0, "y": 8.0}
+
+
+def test_a_stop_loses_one_command(tmp_path, asked, monkeypatch):
+    from adadp.reproduce import measuring
+
+    fake = measuring._command
+
+    def stopping(text):
+        if text == "b --json":
+            raise KeyboardInterrupt
+        return fake(text)
+
+    store = Store(commands("a", "b", "c", draws=["d --plot {file}"]), tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring, "_command", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            measure(store)
+    assert set(store.answers()) == {"a"}
+    asked.clear()
+    measure(store)
+    assert asked == ["b --json", "c --json", "d --plot FILE"]
+
+
+def test_a_picture_is_replaced_as_a_whole_or_not_at_all(done, folder, tmp_path, asked, monkeypatch):
+    store = Store(commands("a", draws=["b --plot {file}"]), tmp_path)
+    measure(store)
+    drawn = Store(next(item for item in papers(folder)["small"].items if item.name == "tiny"), done[0])
+    before = [each.read_bytes() for each in (store.pictures[0], drawn.pictures[0])]
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("adadp.runs.atomic.os.fsync", full)
+    with pytest.raises(RunError, match="No space left"):
+        measure(store, again=True)
+    with pytest.raises(RunError, match="No space left"):
+        draw(drawn.pictures[0], drawn)
+    assert [each.read_bytes() for each in (store.pictures[0], drawn.pictures[0])] == before
+
+
+def test_a_damaged_file_of_another_item_stops_nobody(done, folder, tmp_path):
+    out = Path(shutil.copytree(done[0], tmp_path / "out"))
+    for number, text in enumerate(["{", "[]", "{}", '{"runs": []}', '{"runs": {"slow": {}}}', '{"runs": {"slow": 1}}']):
+        (out / "results" / "small" / f"a{number}.json").write_text(text)
+    (out / "results" / "small" / "b.json").mkdir()
+    twin = item_of("other", "twin", TINY_CONTENT)
+    store = Store(twin, out)
+    assert store.elsewhere(twin.runs()["slow"], 1) == results(out, "tiny.json")["runs"]["slow"]["runs"][1]
+    assert store.elsewhere(twin.runs()["slow"], 7) is None
 
 
 def test_a_command_that_fails_says_which(folder, tmp_path):

@@ -42,6 +42,8 @@ def test_no_result_is_of_other_settings(store):
     assert set(content["runs"]) == set(store.runs())
     if store.item.kind == COMMAND:
         assert set(content["answers"]) == set(store.answers())
+        assert store.current_pictures() == store.pictures
+        assert set(content.get("drawings", {})) == {target.name for _, target in store.drawings()}
     for runs in store.runs().values():
         assert len({run["seed"] for run in runs}) == len(runs)
 

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from adadp import zoo
 from adadp.cli import main
+from adadp.runs import RunFolder
 
 BASE = ["tune", "--data", "cancer", "--epsilon", "3", "--delta", "1e-4", "--steps", "2", "--lot", "180"]
 GRID = ["--grid", "lr=0.05,1", "--threads", "1"]
@@ -39,9 +40,27 @@ def test_a_search_and_its_check(tmp_path):
     assert checked.exit_code == 0, checked.output
     assert "Best of a random number of runs" in checked.output
     assert run("evaluate", out).exit_code == 0
-    again = run("tune", "--resume", out)
-    assert again.exit_code == 2
-    assert "has finished" in again.output
+    kept = RunFolder.open(out).confusion()
+    assert kept["labels"] == ["0", "1"]
+    right = sum(row[place] for place, row in enumerate(kept["counts"]))
+    assert right / sum(map(sum, kept["counts"])) == summary["test_accuracy"]
+    assert "Which classes are confused" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    for words in (["--resume", out], [*BASE[1:], *GRID, *SCORED, "--out", out]):
+        again = run("tune", *words)
+        assert again.exit_code == 2
+        assert "has finished" in again.output or "not a new or empty folder" in again.output
+        assert "Searching" not in again.output
+
+
+def test_what_a_search_says_in_the_end(tmp_path):
+    """Every lot is all records that are trained on, for which the accountant is quick."""
+    whole = ["--lot", "460", "--epsilon", "3", "--delta", "1e-4", "--steps", "2", "--seed", "3"]
+    done = run("tune", "--data", "cancer", *whole, *GRID, *SCORED, "--out", str(tmp_path / "run"))
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("Searching. How many runs it makes must not become known")
+    assert "Chosen: lr=" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert f"Everything is in {tmp_path / 'run'}, with a page to read: report.html." in last
 
 
 @pytest.mark.usefixtures("no_data")
@@ -95,4 +114,5 @@ def test_what_is_refused(words, message, tmp_path, monkeypatch):
     done = run(*words)
     assert done.exit_code == 2, done.output
     assert message in done.output
+    assert "Searching" not in done.output
     assert list(tmp_path.iterdir()) == []

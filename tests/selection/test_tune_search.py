@@ -17,13 +17,14 @@ from torch import Tensor
 from adadp import zoo
 from adadp.accounting import accountant, draw_count
 from adadp.config import TrainConfig
-from adadp.errors import InputError, Interrupted, LedgerCorrupt
+from adadp.errors import InputError, Interrupted, LedgerCorrupt, RunError
 from adadp.events import BestOf, Disjoint, GaussianRelease, Neighbours, PoissonRepetitions, TruncatedNegativeBinomial
 from adadp.ledger import read_ledger
 from adadp.noise import GaussianMechanism
 from adadp.predict import evaluation, load_model
 from adadp.randomness import SecureSource, SeededSource
 from adadp.runs import RunFolder
+from adadp.runs.atomic import cannot_write
 from adadp.runs.tensors import read_tensors
 from adadp.selection import SearchResult, cost_of, grid, planned, publishing, resume, searching, tune
 from adadp.selection.material import Material
@@ -38,7 +39,7 @@ BASE = TrainConfig("cancer", epsilon=3.0, delta=1e-4, steps=3, lot=460, threads=
 SETTINGS = grid({"lr": [0.05, 1.0]})
 LAW = PoissonRepetitions(3.0)
 FINAL = {"certificate.json", "config.toml", "ledger.jsonl", "ledger.jsonl.lock", "metrics.jsonl", "report.html"}
-FINAL |= {"model.safetensors", "search.json"}
+FINAL |= {"confusion.json", "model.safetensors", "search.json"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -410,8 +411,11 @@ def test_a_search_without_its_record_or_charge_is_noticed(finished, tmp_path):
 # How it goes on ---------------------------------------------------------------------------------------------------
 
 
-def dies(work, owner, name: str, call: int) -> None:
-    """``work`` in a process that is gone, without a word, before the ``call``-th call of ``owner.name``."""
+def dies(work, owner, name: str, call: int, *, last=None) -> None:
+    """``work`` in a process that is gone, without a word, before the ``call``-th call of ``owner.name``.
+
+    ``last``: what is done of that call all the same.
+    """
     number = os.fork()
     if not number:
         original, left = getattr(owner, name), [call]
@@ -419,6 +423,8 @@ def dies(work, owner, name: str, call: int) -> None:
         def deadly(*arguments, **options):
             left[0] -= 1
             if left[0] == 0:
+                if last is not None:
+                    last(*arguments, **options)
                 os._exit(9)
             return original(*arguments, **options)
 
@@ -438,7 +444,7 @@ KILLS = [
     (searching, "score_of", 2),  # the second run is over, and has no score
     (RunFolder, "write_certificate", 2),  # the third is over, and the chosen one about to be certified
     (RunFolder, "save_model", 1),  # certified, and not there yet
-    (SecretFolder, "remove", 1),
+    (Path, "rename", 1),  # all is published, and the secrets are still there
 ]
 
 
@@ -463,6 +469,97 @@ def test_a_killed_search_goes_on(search, material, finished, tmp_path, seed):
         ours, theirs = (read_tensors(place / "model.safetensors")[0] for place in (out, finished.out))
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
         assert result.search == finished.search
+
+
+def dates(folder: Path) -> set[float]:
+    return {path.stat().st_mtime for path in (folder, *folder.iterdir())}
+
+
+def test_a_search_killed_while_its_secrets_are_removed_is_not_made_again(search, material, tmp_path):
+    """Without its state it looks like one that has not begun: it would draw, train and publish once more."""
+    out = tmp_path / "run"
+    dies(
+        lambda: begin(seeded(search, None), material, str(out)),
+        SecretFolder,
+        "remove",
+        1,
+        last=lambda secret: (secret.path / "state.json").unlink(),
+    )
+    model = (out / "model.safetensors").read_bytes()
+    with pytest.raises(InputError, match="has finished"):
+        resume(out)
+    assert {path.name for path in out.rglob("*")} <= FINAL
+    assert (out / "model.safetensors").read_bytes() == model
+    assert len(dates(out)) == 1
+
+
+def test_a_search_killed_before_its_times_are_hidden_hides_them_when_asked_again(finished, tmp_path):
+    out = Path(shutil.copytree(finished.out, tmp_path / "run"))
+    began = dates(out)
+    os.utime(out / "model.safetensors", (1e9, 1e9))
+    for _ in range(2):
+        with pytest.raises(InputError, match="has finished"):
+            resume(out)
+        assert dates(out) == began
+
+
+@pytest.fixture(scope="module")
+def killed_in_a_run(search, material, tmp_path_factory) -> Path:
+    """A search that was killed in its first run, after two of three steps."""
+    out = tmp_path_factory.mktemp("killed") / "run"
+    dies(lambda: begin(search, material, str(out)), GaussianMechanism, "release", 3)
+    return out
+
+
+def run_in(search_folder: Path) -> Path:
+    (run,) = (search_folder / "secret" / "runs").iterdir()
+    return run
+
+
+BROKEN = {
+    "no checkpoint": lambda run: (run / "checkpoint.safetensors").unlink(),
+    "no configuration": lambda run: (run / "config.toml").unlink(),
+    "no ledger": lambda run: (run / "ledger.jsonl").unlink(),
+    "a damaged checkpoint": lambda run: (run / "checkpoint.safetensors").write_bytes(b"x" * 99),
+    "a damaged ledger": lambda run: (run / "ledger.jsonl").write_bytes(b"x\n" * 99),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_run_that_cannot_go_on_begins_anew(how, killed_in_a_run, finished, tmp_path):
+    out = Path(shutil.copytree(killed_in_a_run, tmp_path / "run"))
+    BROKEN[how](run_in(out))
+    assert resume(out).search == finished.search
+    assert failed(out) == set()
+    ours, theirs = (read_tensors(place / "model.safetensors")[0] for place in (out, finished.out))
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def full_disk(*_, **__):
+    error = OSError(28, "No space left on device")
+    raise cannot_write(Path("checkpoint.safetensors"), error) from error
+
+
+def no_device(*_, **__):
+    raise InputError("The device cuda cannot be used.")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "trouble", "error"),
+    [(RunFolder, "save_checkpoint", full_disk, RunError), (searching.launch, "run_on", no_device, InputError)],
+    ids=["a full disk", "a device that is gone"],
+)
+def test_a_run_that_can_go_on_later_is_not_thrown_away(owner, name, trouble, error, killed_in_a_run, tmp_path):
+    out = Path(shutil.copytree(killed_in_a_run, tmp_path / "run"))
+    kept = ("checkpoint.safetensors", "ledger.jsonl")
+    before = [(run_in(out) / name).read_bytes() for name in kept]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, trouble)
+        with pytest.raises(error):
+            resume(out)
+    assert [(run_in(out) / name).read_bytes() for name in kept] == before
+    assert resume(out)
+    assert failed(out) == set()
 
 
 def test_a_search_that_is_stopped_tells_nothing(search, material, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from adadp import checks
 from adadp.accounting.answer import Answer, Status
 from adadp.accounting.base import Accountant
 from adadp.accounting.calibrate import Calibration, longest, longest_within_rho, most_repetitions, smallest_noise
@@ -45,7 +46,7 @@ ACCOUNTANTS: dict[str, Accountant] = {
 def accountant(name: str = "pld") -> Accountant:
     """The accountant called ``name``."""
     if name not in ACCOUNTANTS:
-        raise InputError(f"Unknown accountant {name!r}.", fix="Use one of: " + ", ".join(ACCOUNTANTS) + ".")
+        raise InputError(f"Unknown accountant {name!r}.", fix=checks.one_of(name, ACCOUNTANTS))
     return ACCOUNTANTS[name]
 
 

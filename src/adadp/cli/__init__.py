@@ -5,7 +5,8 @@ Heavy imports (numpy, scipy, matplotlib, rich, torch) happen inside the commands
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import re
+from typing import Any
 
 import click
 
@@ -37,11 +38,25 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except AdaDPError as error:
-            _refuse(error)
+            command = self.get_command(ctx, ctx.invoked_subcommand or "") or self
+            parts = (error.what, error.why, in_flags(error.fix, command))
+            raise _BadInput("\n  ".join(part for part in parts if part)) from error
 
 
-def _refuse(error: AdaDPError) -> NoReturn:
-    raise _BadInput("\n  ".join(part for part in (error.what, error.why, error.fix) if part)) from error
+_ASKED = re.compile(r"\b((?:pass|give|leave) )((?:[a-z_]+(?:, | or | and ))*[a-z_]+)\b", re.IGNORECASE)
+"""What an advice asks for: names after a verb."""
+_PYTHON_NAMES = {"lot_size": "lot", "allow_nonprivate": "allow-nonprivate"}
+
+
+def in_flags(advice: str, command: click.Command) -> str:
+    """``advice``, which names settings as Python does, with the options of ``command`` in their place."""
+    known = {option.lstrip("-") for each in command.params for option in each.opts if option.startswith("--")}
+
+    def flag(name: re.Match[str]) -> str:
+        word = _PYTHON_NAMES.get(name[0], name[0].replace("_", "-"))
+        return f"--{word}" if word in known else name[0]
+
+    return _ASKED.sub(lambda found: found[1] + re.sub(r"[a-z_]+", flag, found[2]), advice)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

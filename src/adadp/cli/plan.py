@@ -61,7 +61,8 @@ def _outlook(config: TrainConfig, *, every: bool) -> Outlook:
 
     config = launch.resolved(config)
     planned = plan_of(config, launch.training_records(config))
-    budget = None if decay_of(config) is None else filter_of(config, planned)
+    chosen_on_the_way = planned.adaptive or decay_of(config) is not None
+    budget = filter_of(config, planned) if chosen_on_the_way else None
     return outlook(config, planned, rate=rate_of(config), budget=budget, every=every)
 
 

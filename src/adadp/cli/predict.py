@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from adadp.predict import TrainedModel
+    from adadp.runs import ClassCounts
 
 
 @click.command()
@@ -57,15 +59,45 @@ def predict(folder: str, source: str, output: str | None, as_json: bool) -> None
 def evaluate(folder: str, source: str | None, as_json: bool) -> None:
     """Measure the accuracy of the run in FOLDER, in all and by class. On private records this is private too."""
     from adadp.predict import evaluation, load_model
+    from adadp.report.html.words import doubts
 
-    found = evaluation(load_model(folder), source)
+    trained = load_model(folder)
+    found = evaluation(trained, source)
+    if source is not None and was_trained_on(trained.config.data, source):
+        click.echo(
+            f"Warning: the run was trained on {source}. What follows is computed from private records without noise, "
+            "no epsilon covers it, and it must not be published.",
+            err=True,
+        )
+    counts = _counts(found["by_class"])
+    largest = trained.class_names[counts.largest]
     if as_json:
-        click.echo(json.dumps(found))
+        about = {"largest_class": largest, "largest_share": counts.largest_share}
+        click.echo(json.dumps({**found, "balanced_accuracy": counts.balanced_accuracy, **about}))
         return
     click.echo(f"Accuracy {found['accuracy']:.4f} on {found['records']} records.")
+    click.echo(f"Balanced accuracy {counts.balanced_accuracy:.4f}, the mean over the classes that occur.")
+    click.echo(f"Always answering {largest}, the most frequent class: {counts.largest_share:.4f}.")
+    for line in doubts(counts, trained.class_names):
+        click.echo(line)
     for name, each in found["by_class"].items():
         share = "none" if each["accuracy"] is None else f"{each['accuracy']:.4f}"
         click.echo(f"  class {name}: {share} of {each['records']}")
+
+
+def _counts(by_class: dict[str, Any]) -> ClassCounts:
+    from adadp.runs import ClassCounts
+
+    records = tuple(each["records"] for each in by_class.values())
+    shares = tuple(each["accuracy"] or 0.0 for each in by_class.values())
+    return ClassCounts(records, tuple(round(share * size) for share, size in zip(shares, records, strict=True)))
+
+
+def was_trained_on(data: str, source: str) -> bool:
+    """Whether ``source`` is where the records of ``data``, ``KIND:PATH``, came from; of images also DIR/train."""
+    kind, _, path = data.partition(":")
+    places = [Path(path), Path(path) / "train"] if kind == "images" else [Path(path)]
+    return any(place.exists() and place.samefile(source) for place in places)
 
 
 def _rows(trained: TrainedModel, probabilities: Tensor) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from adadp.cli.progress import feature_bar, training_bar
 from adadp.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
+    from adadp.config import TrainConfig
     from adadp.train import TrainResult
 
 
@@ -45,7 +46,9 @@ def train(out: str | None, config_file: str | None, resume: str | None, as_json:
                 _only_resume(given, out, config_file)
                 result = launch.resume(resume, watch=watch, progress=progress)
             else:
-                result = launch.start(config_of(given, config_file), out, watch=watch, progress=progress)
+                config = config_of(given, config_file)
+                _require_out(config, out)
+                result = launch.start(config, out, watch=watch, progress=progress)
     except Interrupted as stopped:
         click.echo(f"{stopped.what} {stopped.fix}".strip(), err=True)
         sys.exit(130)
@@ -85,6 +88,17 @@ def verify(folder: str, as_json: bool) -> None:
     sys.exit(0 if passed else 1)
 
 
+def _require_out(config: TrainConfig, out: str | None) -> None:
+    from adadp.owndata import is_own
+
+    if out is None and is_own(config.data):
+        raise InputError(
+            "A run on data of your own needs a folder.",
+            why="It would spend epsilon, and leave neither the model nor the record of what was spent.",
+            fix="Pass --out.",
+        )
+
+
 def _only_resume(given: dict[str, Any], out: str | None, config_file: str | None) -> None:
     others = [*given, *(["out"] if out else []), *(["config"] if config_file else [])]
     if others:
@@ -100,6 +114,7 @@ def _show(result: TrainResult, as_json: bool) -> None:
     if as_json:
         summary = {
             "test_accuracy": result.test_accuracy,
+            "balanced_accuracy": result.balanced_accuracy,
             "epsilon": result.epsilon,
             "delta": certificate["delta"],
             "sigma": plan.noise_multiplier_at(0),
@@ -119,3 +134,5 @@ def _show(result: TrainResult, as_json: bool) -> None:
         click.echo(
             f"Everything is in {result.out}, with a page to read: report.html. Check it with: adadp verify {result.out}"
         )
+    else:
+        click.echo("Nothing of it was kept: pass --out to have the model, its certificate and a page.")

@@ -134,13 +134,16 @@ def _search(
     """Search in ``place``, anew where there is a ``base``. What it shows does not depend on the number of runs."""
     from adadp import selection
 
-    if not as_json:
-        click.echo("Searching. How many runs it makes must not become known, so there is nothing to watch.", err=True)
+    def begun() -> None:
+        if not as_json:
+            told = "Searching. How many runs it makes must not become known, so there is nothing to watch."
+            click.echo(told, err=True)
+
     try:
         if base is None:
-            result = selection.resume(place)
+            result = selection.resume(place, checks_passed=begun)
         else:
-            result = selection.tune(base, settings, out=place, **(options or {}))
+            result = selection.tune(base, settings, out=place, checks_passed=begun, **(options or {}))
     except Interrupted as stopped:
         click.echo(f"{stopped.what} {stopped.why} {stopped.fix}", err=True)
         sys.exit(130)
@@ -171,7 +174,9 @@ def _show(result: SearchResult, as_json: bool) -> None:
         accuracy = "" if result.test_accuracy is None else f"Test accuracy {result.test_accuracy:.4f}."
         click.echo(f"{score}{accuracy}".strip())
     click.echo(result.describe())
-    click.echo(f"Everything is in {result.out}. Check it with: adadp verify {result.out}")
+    click.echo(
+        f"Everything is in {result.out}, with a page to read: report.html. Check it with: adadp verify {result.out}"
+    )
 
 
 def _show_plan(search: Search, as_json: bool) -> None:

@@ -7,7 +7,8 @@ anything else
 another process at work in the folder       ``InputError``
 a run that fails                            it is listed under ``failed``; the others go on
 refine on data of the user's own            ``InputError``: epsilons would follow results, which no sum covers
-more than ``most_epsilon`` in all           ``InputError`` before the first run, or before those of a refinement
+more than ``most_epsilon`` in all           ``InputError`` before the first run, or before those of a refinement: what
+                                            was run until then is written, with its page
 killed in the middle                        results.json has what was finished, and as total what was planned
 """
 
@@ -25,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from adadp import checks, launch
 from adadp.compare.measuring import Measured
-from adadp.compare.planning import PlannedCase, is_public, plan_all, plan_further
+from adadp.compare.planning import PlannedCase, is_public, plan_all, plan_further, same_folder
 from adadp.compare.privacy import ahead, charged, total_of
 from adadp.compare.results import Board, Results, write_results
 from adadp.compare.running import Job, Running, cores, run_jobs
@@ -33,12 +34,18 @@ from adadp.compare.spec import Comparison
 from adadp.compare.statistics import between, smallest_epsilon
 from adadp.errors import InputError, Interrupted
 from adadp.features import Progress as FeatureProgress
+from adadp.features import Shape
 from adadp.report.html import write_report
 from adadp.runs.atomic import cannot_write, clean, write_atomic
+from adadp.runs.folder import has_finished
 from adadp.zoo.models import build_model
 
 SPEC_NAME = "comparison.toml"
 _LOCK_NAME = ".lock"
+_KEEP = (
+    "Leave its folder where it is: what it charged counts in the total. If the same command cannot go on with it, do "
+    "without this run, or compare in another folder, which costs its own total."
+)
 
 
 @dataclass(frozen=True)
@@ -115,34 +122,33 @@ def compare(
         board = Board(spec, planned, command or f"adadp compare {SPEC_NAME} --out again")
         work = _Work(board, place, workers, watch, cost)
         work.tell(planned_total=cost)
-        if not all(_is_finished(place / case.folder(seed)) for case in planned for seed in spec.seeds):
+        if not all(has_finished(place / case.folder(seed)) for case in planned for seed in spec.seeds):
             prepare(planned, features)
         work.make(planned)
-        for _ in range(spec.refine):
-            found = _refinements(board)
-            if not found:
-                break
-            work.cost = _planned_cost([*board.planned, *found], spec, most_epsilon)
-            board.planned += found
-            work.make(found)
-        work.settle()
-        write_report(place)
+        try:
+            work.refine(most_epsilon)
+        except InputError:  # whatever is wrong with further runs, those that were made stand
+            work.conclude()
+            raise
+        work.conclude()
         return work.results
 
 
 def prepare(planned: Sequence[PlannedCase], features: FeatureProgress | None) -> None:
     """Fetch data and make features once, ahead of many processes that would all do it; try every network by name."""
-    known: dict[tuple[str, str | None], set[str | None]] = {}
+    known: dict[tuple[str | None, ...], tuple[Shape, int]] = {}
+    tried = set()
     for case in planned:
         config = case.config
-        models = known.setdefault((config.data, config.features), set())
-        if config.model in models:
-            continue
-        if not models:
+        key = (config.data, config.target, config.schema, config.features)
+        if key not in known:
             records = launch.prepared(config, features)
-        models.add(config.model)
-        assert config.model is not None
-        build_model(config.model, input_shape=records.shape, classes=records.inputs.classes, seed=0)
+            known[key] = records.shape, records.inputs.classes
+        if (key, config.model) not in tried:
+            tried.add((key, config.model))
+            assert config.model is not None
+            shape, classes = known[key]
+            build_model(config.model, input_shape=shape, classes=classes, seed=0)
 
 
 class _Work:
@@ -171,18 +177,31 @@ class _Work:
                 job = Job(case.config.replace(seed=seed if shared else None), self.place / case.folder(seed))
                 self._asked[job.folder] = case, seed
                 jobs.append(job)
-        there = sum(_is_finished(job.folder) for job in jobs)  # they are only read, and say nothing about the others
+        there = sum(has_finished(job.folder) for job in jobs)  # they are only read, and say nothing about the others
         self._began = time.monotonic()
         self._done_before = len(self.board.measured) + len(self.board.failed) + there
         try:
             run_jobs(jobs, workers=self.workers, finished=self._finished, tick=self._tick)
-        except (Interrupted, KeyboardInterrupt):
-            self.settle()
+        except (Interrupted, KeyboardInterrupt) as stopped:
             done, runs = self._counts()
+            self.settle()
+            saved = f"Everything is saved in {self.place}."
+            if isinstance(stopped, KeyboardInterrupt):
+                saved = f"The runs in {self.place} that were not waited for are as they were saved last."
             raise Interrupted(
-                f"Stopped with {done} of {runs} runs done. Everything is saved in {self.place}.",
-                fix="The same command goes on.",
+                f"Stopped with {done} of {runs} runs done. {saved}", fix="The same command goes on."
             ) from None
+
+    def refine(self, most_epsilon: float | None) -> None:
+        """Further runs at epsilons that follow results, as often as was asked for."""
+        board = self.board
+        for _ in range(board.spec.refine):
+            found = _refinements(board)
+            if not found:
+                return
+            self.cost = _planned_cost([*board.planned, *found], board.spec, most_epsilon)
+            board.planned += found
+            self.make(found)
 
     def write(self, total: Mapping[str, Any]) -> None:
         """Write the results as they are."""
@@ -191,8 +210,17 @@ class _Work:
 
     def settle(self) -> None:
         """Write the results with what has really been charged."""
-        spent = charged(self.board.planned, self.board.spec.seeds, self.place)
-        self.write(total_of(spent, public=is_public(self.board.planned)))
+        board = self.board
+        spent = charged(board.planned, board.spec.seeds, self.place)
+        for each in spent:
+            if each.lost and each.folder not in board.measured:
+                board.failed.setdefault(each.folder, self._told(each.lost))
+        self.write(total_of(spent, public=is_public(board.planned)))
+
+    def conclude(self) -> None:
+        """Write the results as they stay, and their page."""
+        self.settle()
+        write_report(self.place)
 
     def tell(self, running: Sequence[Running] = (), **more: Any) -> None:
         if self.watch is not None:
@@ -212,10 +240,14 @@ class _Work:
         if measured is not None:
             self.board.measured[case.folder(seed)] = {**measured, "seed": seed}
         else:
-            self.board.failed[case.folder(seed)] = error
+            error = self.board.failed[case.folder(seed)] = self._told(error)
         self.write(self.cost)
         accuracy = None if measured is None else float(measured["test_accuracy"])
         self.tell(ended=Ended(case.name, case.epsilon, seed, accuracy, error))
+
+    def _told(self, error: str) -> str:
+        """What is said about a run that failed. Without its folder a charge to a user's own records would be gone."""
+        return error if is_public(self.board.planned) else f"{error} {_KEEP}"
 
     def _under_way(self, running: Running) -> UnderWay:
         case, seed = self._asked[running.job.folder]
@@ -236,8 +268,10 @@ def _refinements(board: Board) -> list[PlannedCase]:
     found: list[PlannedCase] = []
     for case in board.spec.cases:
         means = board.means(case.name)
-        wanted = {between(smallest_epsilon(means, mark)) for mark in board.spec.marks} - {None, *means}
-        found += [plan_further(board.spec, case, epsilon) for epsilon in sorted(filter(None, wanted))]
+        there = [each.epsilon for each in board.planned if each.name == case.name]  # those with a failed run too
+        wanted = sorted(filter(None, {between(smallest_epsilon(means, mark)) for mark in board.spec.marks}))
+        new = [epsilon for epsilon in wanted if not any(same_folder(epsilon, each) for each in there)]
+        found += [plan_further(board.spec, case, epsilon) for epsilon in new]
     return found
 
 
@@ -250,10 +284,6 @@ def _planned_cost(planned: Sequence[PlannedCase], spec: Comparison, most: float 
             fix="Compare fewer methods, epsilons or seeds, or allow more.",
         )
     return cost
-
-
-def _is_finished(folder: Path) -> bool:
-    return (folder / "model.safetensors").exists() and not (folder / "checkpoint.safetensors").exists()
 
 
 def _check_place(place: Path, spec: Comparison) -> None:

@@ -38,7 +38,7 @@ def measured_run(config: TrainConfig, out: Path, *, watch: Callable[[Status], No
         raise RunError(
             f"The run in {out} does not verify.",
             why="; ".join(f"{check.name}: {check.detail}" for check in failed),
-            fix="Remove the folder to run it again.",
+            fix="Keep it: its ledger counts what was released. Choose another folder to run it again.",
         )
     certificate = folder.certificate()
     assert certificate is not None
@@ -47,6 +47,7 @@ def measured_run(config: TrainConfig, out: Path, *, watch: Callable[[Status], No
     return {
         "seed": config.seed,
         "test_accuracy": _final_accuracy(lines, out),
+        "balanced_accuracy": None if (counts := folder.class_counts()) is None else counts.balanced_accuracy,
         "private": certificate["private"],
         "epsilon": certificate["epsilon"],
         "claimed": certificate.get("claimed_by_paper", {}).get("epsilon", certificate.get("claimed_epsilon")),
@@ -76,10 +77,9 @@ def _train(config: TrainConfig, out: Path, watch: Callable[[Status], None] | Non
         raise InputError(
             f"The run in {out} has other settings than those asked for.",
             why="Results of different settings must not stand beside each other.",
-            fix="Choose another folder, or remove that run.",
+            fix="Choose another folder.",
         )
-    finished = folder.certificate_path.exists() and folder.model_path.exists() and not folder.checkpoint_path.exists()
-    if not finished:
+    if not folder.finished:
         launch.resume(out, watch=watch)
 
 

@@ -5,6 +5,8 @@ a method that is not private without allow_nonprivate      ``InputError``
 data of your own without public test records               ``InputError``: nothing to compare by
 cases on other data than the first                         ``InputError``: accuracies would not be comparable
 two cases that come to the same settings                   ``InputError``: one of them says nothing
+epsilons that agree in their first 12 digits               ``InputError``: their runs would lie in one folder
+names that would share a folder with another case          the later case gets a number, the same at every call
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 
 from adadp import launch
 from adadp.accounting import Status, accountant
@@ -66,8 +69,7 @@ class PlannedCase:
 
     def folder(self, seed: int) -> str:
         """Where its run with ``seed`` is, in the folder of the comparison."""
-        budget = "" if self.epsilon is None else f"-{self.epsilon:.12g}"
-        return f"runs/{self.slug}{budget}-seed{seed}"
+        return f"runs/{_label(self.slug, self.epsilon)}-seed{seed}"
 
 
 def plan_all(spec: Comparison) -> list[PlannedCase]:
@@ -93,7 +95,7 @@ def plan_all(spec: Comparison) -> list[PlannedCase]:
                 why="The same runs would be made twice.",
                 fix="Leave one of them out, or change its settings.",
             )
-    slugs = _slugs(spec.cases)
+    slugs = _slugs(spec)
     return [
         _planned(case, epsilon, given, config, slugs[case.name])
         for (case, epsilon), given, config in zip(places, asked, resolved, strict=True)
@@ -105,7 +107,7 @@ def plan_further(spec: Comparison, case: Case, epsilon: float) -> PlannedCase:
     asked = spec.config(case, epsilon)
     with _named(case, epsilon):
         config = _resolved(asked)
-    return replace(_planned(case, epsilon, asked, config, _slugs(spec.cases)[case.name]), refined=True)
+    return replace(_planned(case, epsilon, asked, config, _slugs(spec)[case.name]), refined=True)
 
 
 def _planned(case: Case, epsilon: float | None, asked: TrainConfig, config: TrainConfig, slug: str) -> PlannedCase:
@@ -168,15 +170,67 @@ def _records(config: TrainConfig) -> int:
     return launch.training_records(config)
 
 
-def _slugs(cases: Iterable[Case]) -> dict[str, str]:
-    """Name of a case -> its name in folders: short, plain, and different for every case."""
-    slugs: dict[str, str] = {}
-    for case in cases:
+def same_folder(one: float | None, other: float | None) -> bool:
+    """Whether the runs of a case at these two epsilons would lie in one folder."""
+    return _label("", one) == _label("", other)
+
+
+def _label(slug: str, epsilon: float | None) -> str:
+    """The name of a case at one budget, in folders."""
+    return slug if epsilon is None else f"{slug}-{epsilon:.12g}"
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names in folders that the runs of one case may have."""
+
+    slug: str
+    labels: tuple[str, ...]
+    """Of the budgets that were asked for."""
+    refined: bool
+    """Whether there may be more, at any epsilon."""
+
+    def meet(self, other: _Names) -> bool:
+        """Whether a run of one case could lie in the folder of a run of the other."""
+        if self.slug == other.slug or set(self.labels) & set(other.labels):
+            return True
+        return self._may_refine_to(other) or other._may_refine_to(self)
+
+    def _may_refine_to(self, other: _Names) -> bool:
+        """Whether an epsilon found later could lead to a name of ``other``; 1e-10 after a is 10 after a-1e."""
+        number = rf"{re.escape(self.slug)}-[0-9.]+"
+        return self.refined and (
+            any(re.fullmatch(rf"{number}(e[-+]?[0-9]+)?", label) for label in other.labels)
+            or (other.refined and re.fullmatch(f"{number}e", other.slug) is not None)
+        )
+
+
+def _slugs(spec: Comparison) -> dict[str, str]:
+    """Name of a case -> its name in folders: short, plain, and such that no two runs share a folder.
+
+    They follow from the comparison alone, not from what its runs came to: a call that goes on finds its folders again.
+    """
+    known: dict[str, _Names] = {}
+    for case in spec.cases:
         plain = re.sub(r"[^a-z0-9.=]+", "-", case.name.lower()).strip("-.")[:60] or "case"
-        number = 1
-        slug = plain
-        while slug in slugs.values():
-            number += 1
-            slug = f"{plain}-{number}"
-        slugs[case.name] = slug
-    return slugs
+        asked = spec.epsilons_of(case)
+        epsilons = [spec.config(case, epsilon).epsilon for epsilon in asked]
+        if len({_label("", epsilon) for epsilon in epsilons}) < len(epsilons):
+            raise InputError(
+                "Two of the epsilons agree in their first 12 digits.",
+                why="Their runs would lie in one folder.",
+                fix="Leave one of them out.",
+            )
+        refined = bool(spec.refine) and asked != (None,)
+        found = (
+            _Names(slug, tuple(_label(slug, epsilon) for epsilon in epsilons), refined) for slug in _numbered(plain)
+        )
+        known[case.name] = next(each for each in found if not any(each.meet(other) for other in known.values()))
+    return {name: names.slug for name, names in known.items()}
+
+
+def _numbered(plain: str) -> Iterator[str]:
+    """``plain``, and what it may be called where that is taken: with a number, or with one no epsilon looks like."""
+    yield plain
+    yield from (f"{plain}-{number}" for number in range(2, 100))
+    yield from (f"{plain}-case{number}" for number in count(2))

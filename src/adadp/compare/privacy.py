@@ -7,6 +7,8 @@
     a run that is not private               no epsilon covers the comparison
     different neighbours                    none either: an epsilon for one relation says nothing about another
     nothing released                        epsilon 0
+    a ledger that cannot be read, is not    all its run was planned to release, which is the most it can have; the run
+    the certified one, or is missing        is told as failed
 
 What a run that was stopped or failed has charged counts too.
 
@@ -18,15 +20,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from adadp.accounting import accountant, rounded_up
 from adadp.compare.planning import PlannedCase
-from adadp.errors import AccountingError
+from adadp.errors import AccountingError, AdaDPError
 from adadp.events import Event, Repeated, compose
 from adadp.ledger import read_ledger
+from adadp.runs import RunFolder
 
 _ACCOUNTANT = "pld"
 
@@ -38,6 +41,9 @@ class Spent:
     case: PlannedCase
     event: Event | None
     times: int = 1
+    lost: str = ""
+    """Why its ledger does not say what it released, so that ``event`` is what was planned."""
+    folder: str = ""
 
 
 def ahead(planned: Iterable[PlannedCase], seeds: int) -> list[Spent]:
@@ -47,19 +53,35 @@ def ahead(planned: Iterable[PlannedCase], seeds: int) -> list[Spent]:
 
 def charged(planned: Iterable[PlannedCase], seeds: Sequence[int], out: Path) -> list[Spent]:
     """What the ledgers of the runs in ``out`` count, finished or not."""
-    found = []
-    for case in planned:
-        for seed in seeds:
-            ledger = out / case.folder(seed) / "ledger.jsonl"
-            if ledger.exists():
-                found.append(Spent(case, read_ledger(ledger).event()))
-    return found
+    found = (_charged(case, case.folder(seed), out) for case in planned for seed in seeds)
+    return [each for each in found if each is not None]
+
+
+def _charged(case: PlannedCase, name: str, out: Path) -> Spent | None:
+    """What the run in the folder ``name`` has charged; None if it has not begun."""
+    folder = RunFolder(out / name, case.config)
+    begun = any(path.exists() for path in (folder.ledger_path, folder.checkpoint_path, folder.certificate_path))
+    if not begun:
+        return None
+    try:
+        certificate = folder.certificate()
+        head = None if certificate is None else certificate["ledger"]["head"]  # lines cut off its end go unseen else
+        return Spent(case, read_ledger(folder.ledger_path, expected_head=head).event(), folder=name)
+    except AdaDPError as error:
+        why = f"{type(error).__name__}: {error}"
+    except (LookupError, TypeError, AttributeError):
+        why = f"{folder.certificate_path} names no ledger."
+    (whole,) = ahead([case], 1)
+    return replace(whole, lost=why, folder=name)
 
 
 def total_of(spent: Sequence[Spent], *, public: bool) -> dict[str, Any]:
     """The entry ``total`` of the results: number of runs, epsilon, delta, and both in words."""
     runs = sum(each.times for each in spent)
     epsilon, delta, how = _composed(spent)
+    lost = sum(each.times for each in spent if each.lost)
+    if lost and epsilon is not None:
+        how += f"; {lost} of them as planned, because the ledger does not hold"
     return {"runs": runs, "epsilon": epsilon, "delta": delta, "text": _words(runs, epsilon, delta, how, public=public)}
 
 

@@ -20,7 +20,10 @@ from adadp.runs.atomic import write_atomic
 
 FORMAT = 1
 JSON_NAME, CSV_NAME = "results.json", "results.csv"
-_RECORD = ("seed", "test_accuracy", "epsilon", "claimed", "delta", "neighbours", "sampling", "accountant", "sigma")
+_RECORD = (
+    *("seed", "test_accuracy", "balanced_accuracy", "epsilon", "claimed", "delta", "neighbours", "sampling"),
+    *("accountant", "sigma"),
+)
 _COLUMNS = ("name", "asked_epsilon", "method", "private", *_RECORD, "noise", "steps", "epochs", "seconds", "folder")
 
 Results = dict[str, Any]

@@ -1,13 +1,20 @@
 """Many runs in a few processes of their own, one after the other in each.
 
-    Ctrl-C or a polite kill       each run saves itself after its step; then ``Interrupted``. A second does not wait
-    this process is killed        the others notice, save their runs and end
-    a run that fails              it is told (``finished`` with the error), and the next one begins
-    a process that dies           the same, and another process takes its place
+    Ctrl-C or a polite kill            each run saves itself after its step; then ``Interrupted``. A second Ctrl-C does
+                                       not wait
+    the same, to all processes         the same: by whichever way a worker is asked to stop, and however often
+    this process is killed             the others notice, save their runs and end
+    a run that fails                   it is told (``finished`` with the error), and the next one begins
+    a process that dies in a run       the same, and another process takes its place
+    a process that dies before it      another one makes the run; if that dies too before it begins, the run has failed
+    began the run it was handed
+    a worker alone is asked to stop    its run is saved, and goes on
 
 The processes are spawned, not forked: threads of PyTorch do not survive a fork. A script that calls this needs the
 usual ``if __name__ == "__main__":``. Workers block SIGINT, which a terminal sends to all of them; this process passes
-the request on once, as SIGTERM.
+the request on, as SIGTERM. They stay in its process group, so that Ctrl-Z and a SIGKILL to the group reach them. A
+SIGTERM to the group, or to everything a service manager has started, reaches them too, besides the one that is passed
+on; a run takes both as one request (``stop_requests``).
 """
 
 from __future__ import annotations
@@ -56,6 +63,7 @@ class _Ended:
     measured: Measured | None
     error: str = ""
     stopped: bool = False
+    begun: bool = True
 
 
 Finished = Callable[[Job, "Measured | None", str], None]
@@ -70,6 +78,7 @@ def cores() -> int:
 def run_jobs(jobs: Sequence[Job], *, workers: int, finished: Finished, tick: Tick) -> None:
     """Make all ``jobs``; ``finished`` gets each with what it came to or why it failed, ``tick`` what is running."""
     waiting = list(jobs)
+    handed_back = set[Path]()
     workers = max(1, min(workers, len(jobs)))
     threads = max(1, cores() // workers)
     team = [_Worker(threads) for _ in range(workers)] if jobs else []
@@ -95,7 +104,12 @@ def run_jobs(jobs: Sequence[Job], *, workers: int, finished: Finished, tick: Tic
                     if not worker.process.is_alive() and not stop.is_set():
                         worker.close()
                         team[team.index(worker)] = _Worker(threads)
-                    if not (ended.stopped or (stop.is_set() and ended.measured is None)):
+                    if ended.stopped:
+                        waiting.insert(0, job)
+                    elif not ended.begun and job.folder not in handed_back:
+                        handed_back.add(job.folder)
+                        waiting.insert(0, job)
+                    elif not (stop.is_set() and ended.measured is None):
                         done += 1
                         finished(job, ended.measured, ended.error)
     finally:
@@ -113,10 +127,10 @@ class _Worker:
         self.process.start()
         theirs.close()  # or its end would go unnoticed
         self.running: Running | None = None
-        self._asked = False
+        self._begun = self._asked = False
 
     def begin(self, job: Job) -> None:
-        self.running = Running(job)
+        self.running, self._begun = Running(job), False
         with suppress(OSError):  # it has died: that is heard of next
             self.pipe.send(job)
 
@@ -128,17 +142,18 @@ class _Worker:
             said = self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
+            code = self.process.exitcode
             said = _Ended(
-                None, f"Its process ended by itself (exit code {self.process.exitcode}), perhaps out of memory."
+                None, f"Its process ended by itself (exit code {code}), perhaps out of memory.", begun=self._begun
             )
         if isinstance(said, _Ended):
             self.running = None
             return job, said
-        self.running = Running(job, *said)
+        self.running, self._begun = Running(job, *said), True
         return job, None
 
     def ask_to_stop(self) -> None:
-        """Once: the second time it would stop without saving."""
+        """Once is enough: a worker between two runs ends at once."""
         if not self._asked:
             self.process.terminate()
         self._asked = True
@@ -164,6 +179,8 @@ def _work(pipe: Connection, threads: int) -> None:
         except EOFError:
             return
         try:
+            with suppress(OSError):
+                pipe.send((0, 0))  # it has been begun
             ended = _Ended(measured_run(job.config, job.folder, watch=_teller(pipe)))
         except Interrupted:
             ended = _Ended(None, stopped=True)

@@ -1,11 +1,12 @@
 """What accuracies over seeds say: means, paired gains with their intervals, and the smallest epsilon at an accuracy.
 
 The runs of two cases with one seed are a pair: they begin with the same weights (where the networks agree) and draw the
-same lots (where the sampling agrees). The gain is the mean of the differences d_1 .. d_n; with s their sample standard
-deviation, (mean - true gain) / (s / sqrt n) has Student's t distribution with n - 1 degrees of freedom if the
-differences are normal, which gives the interval and the two-sided p. Holm 1979 adjusts all p of a comparison: the
-chance that any difference is called significant at level a though there is none is at most a, however they depend on
-one another.
+same lots (where the sampling agrees). On records of a user's own runs have no seed; those with one number are a pair,
+but independent, so the differences vary more, and what follows holds as well. The gain is the mean of the differences
+d_1 .. d_n; with s their sample standard deviation, (mean - true gain) / (s / sqrt n) has Student's t distribution with
+n - 1 degrees of freedom if the differences are normal, which gives the interval and the two-sided p. Holm 1979 adjusts
+all p of a comparison: the chance that any difference is called significant at level a though there is none is at most
+a, however they depend on one another.
 
     one pair                       the gain alone: no interval, no p
     all differences are equal      the same: with a variance of 0 there is no test
@@ -32,7 +33,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True)
 class Gain:
-    """How much better one case is than another over the seeds they share."""
+    """How much better one case is than another over the seeds (or numbers of runs) they share."""
 
     seeds: int
     gain: float

@@ -49,21 +49,21 @@ def cell(results: Mapping[str, Any], name: str, epsilon: float | None) -> str:
 def differences(results: Mapping[str, Any]) -> list[str]:
     """The paired gains that are significant after Holm's adjustment, the better case first; or that there are none."""
     if len(results["seeds"]) < 2:
-        return ["With one seed no difference can be tested."]
+        return [f"With one {'seed' if results['public'] else 'run of each case'} no difference can be tested."]
     shown = [pair for pair in results["pairs"] if pair["p_holm"] is not None and pair["p_holm"] < LEVEL]
     if not shown:
         return [f"No difference shown: no paired gain has p < {LEVEL:g} after Holm's adjustment."]
-    return [_gain(pair) for pair in shown]
+    return [_gain(pair, "seeds" if results["public"] else "runs each") for pair in shown]
 
 
-def _gain(pair: Mapping[str, Any]) -> str:
+def _gain(pair: Mapping[str, Any], counted: str) -> str:
     one, other, sign = pair["name"], pair["over"], 1
     low, high = pair["low"], pair["high"]
     if pair["gain"] < 0:
         one, other, sign, low, high = other, one, -1, -high, -low
     return (
         f"{heading(pair['epsilon'])}: {one} is {100 * sign * pair['gain']:.2f} points above {other} "
-        f"({100 * low:.2f} to {100 * high:.2f}; p {pair['p_holm']:.2g} after Holm, {pair['seeds']} seeds)"
+        f"({100 * low:.2f} to {100 * high:.2f}; p {pair['p_holm']:.2g} after Holm, {pair['seeds']} {counted})"
     )
 
 

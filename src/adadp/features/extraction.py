@@ -4,6 +4,7 @@ Only data sets of the catalogue are cached: their records are public. Features o
 the records, so nothing is written anywhere for them.
 
     what is found in the cache                       what is done
+    features from another kind of device             not found: they would differ in their last bits
     a whole entry whose checksums hold               it is read
     nothing                                          the features are computed, written under another name, and renamed
     an entry that is damaged                         a warning, and it is computed again
@@ -45,9 +46,13 @@ class CacheKey:
     data: str
     checksums: tuple[str, ...]
 
-    def place(self, stages: Sequence[FixedStage], part: str, records: int) -> Path:
-        """Where the features of ``part`` lie."""
+    def place(self, stages: Sequence[FixedStage], part: str, records: int, device: torch.device | str = "cpu") -> Path:
+        """Where the features of ``part`` lie that a device of this kind computed: each kind rounds in its own way, and
+        a run with a seed repeats to the bit only on the same features.
+        """
         said = [self.data, part, records, self.checksums, [(str(stage), stage.version) for stage in stages]]
+        kind = torch.device(device).type
+        said += [] if kind == "cpu" else [kind]
         digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
         readable = re.sub(r"[^a-z0-9=.-]+", "-", "+".join(str(stage) for stage in stages))
         return self.folder / "features" / f"{self.data}-{part}-{readable}-{digest}"
@@ -65,7 +70,7 @@ def extract(
     """The features of ``records``, from the cache if ``key`` says whose they are."""
     if not stages:
         return records
-    place = None if key is None else key.place(stages, part, len(records))
+    place = None if key is None else key.place(stages, part, len(records), device)
     if place is not None:
         found = _cached(place)
         if found is not None:

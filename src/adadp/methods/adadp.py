@@ -8,7 +8,7 @@ from adadp.clipping import ClipRule
 from adadp.gradients import GradientEngine
 from adadp.methods.base import Method, Query
 from adadp.methods.clipped import ClippedSum
-from adadp.methods.scales import ColumnScales, ScaleSettings
+from adadp.methods.scales import ColumnScales, ScaleSettings, waiting
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,9 @@ class AdaDp(ScaleSettings, Method):
     """Gradients are clipped and noised in coordinates scaled column by column; see docs/methods/adadp.md."""
 
     name = "adadp"
+
+    def note(self, steps: int) -> str | None:
+        return waiting(self.name, self.start, steps)
 
     def query(self, engine: GradientEngine, rule: ClipRule, lot_size: int) -> Query:
         return ClippedSum(engine, rule, lot_size, ColumnScales(self, engine.scale_shapes, engine.zeros()))

@@ -132,6 +132,10 @@ class Method(ABC):
     name: ClassVar[str]
     defaults: ClassVar[MethodDefaults] = MethodDefaults()
 
+    def note(self, steps: int) -> str | None:  # noqa: ARG002
+        """What is worth knowing about a run of so many steps, if anything."""
+        return None
+
     @abstractmethod
     def query(self, engine: GradientEngine, rule: ClipRule, lot_size: int) -> Query:
         """The method at work on the parameters of ``engine``, clipping by ``rule``, on lots of about ``lot_size``."""

@@ -14,7 +14,7 @@ from adadp.gradients import Capture, GradientEngine
 from adadp.methods.base import GRADIENT, Method, MethodDefaults, Parts, Query, Tensors, check_choice
 from adadp.methods.boxes import Box, BoxQuery, average_into
 from adadp.methods.clipped import ClippedSum
-from adadp.methods.scales import Scales, check_following, mean_over
+from adadp.methods.scales import Scales, check_following, mean_over, waiting
 from adadp.methods.shaping import STEPS, closed_form, projected_gradient
 
 _SQUARES, _SUM = "squares", "sum"
@@ -49,6 +49,9 @@ class DpOpt(Method):
         check_following(self, power=1.0)
         if self.source == "raw":  # only the published method brings what its paper (Xu et al. 2020, VI-C) trains with
             object.__setattr__(self, "defaults", MethodDefaults(optimizer="sgd", lr=0.1, clip=4.0))
+
+    def note(self, steps: int) -> str | None:
+        return waiting(self.name, self.start, steps)
 
     @property
     def not_private(self) -> str | None:

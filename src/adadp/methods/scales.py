@@ -64,6 +64,13 @@ def check_following(settings: Following, power: float) -> None:
         )
 
 
+def waiting(method: str, start: int, steps: int) -> str | None:
+    """What a run is that ends before its scales begin to differ."""
+    if steps > start:
+        return None
+    return f"{method} is DP-SGD up to step {start}, and the run has {steps}: pass {method}:start=N to begin earlier."
+
+
 @dataclass(frozen=True)
 class ScaleSettings:
     """How scales follow the second moments of what was released.

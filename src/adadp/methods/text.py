@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from adadp import checks
 from adadp.errors import InputError
 from adadp.methods.adadp import AdaDp
 from adadp.methods.agd import Agd
@@ -24,7 +25,7 @@ def parse_method(text: str) -> Method:
     name, colon, rest = (part.strip() for part in text.partition(":"))
     kind = METHODS.get(name)
     if kind is None:
-        raise InputError(f"Unknown method {name!r}.", fix=f"Use one of: {', '.join(METHODS)}.")
+        raise InputError(f"Unknown method {name!r}.", fix=checks.one_of(name, METHODS))
     defaults: dict[str, float | int | str] = {field.name: getattr(kind, field.name) for field in fields(kind)}
     usage = f"Its options are: {', '.join(f'{key}={value}' for key, value in defaults.items())}."
     options: dict[str, object] = {}

@@ -19,6 +19,7 @@ another length than x, not whole          an error
 
 from __future__ import annotations
 
+import pathlib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -164,6 +165,9 @@ def read_arrays(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] =
 def _opened(path: Path) -> Iterator[NpzFile]:
     """The archive ``path``; whatever is wrong with it is one kind of error."""
     try:
+        with pathlib.Path(path).open("rb") as stream:
+            if not stream.read(6).startswith((b"PK", b"\x93NUMPY")):
+                raise InputError(f"{path} is no .npz file.", fix="Save arrays with numpy.savez(file, x=features).")
         file = np.load(path, allow_pickle=False)
         if not isinstance(file, NpzFile):
             raise InputError(f"{path} holds a single array.", fix="Save x and y together, with numpy.savez.")
@@ -175,7 +179,7 @@ def _opened(path: Path) -> Iterator[NpzFile]:
         raise InputError(f"{path} does not exist.", fix="Check the path.") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(
-            f"{path} cannot be read as .npz without pickle: {error}",
-            why="Reading a pickle runs what is in it.",
+            f"{path} cannot be read as a .npz file of plain arrays.",
+            why="It is damaged, or holds Python objects, which are not read: that would run what is in them.",
             fix="Save plain arrays of numbers with numpy.savez.",
         ) from error

@@ -90,8 +90,8 @@ class Outlook:
     @property
     def schedule(self) -> str:
         """The noise over the epochs, with every number it has."""
-        if self.budget is not None:
-            return str(self.config.noise_schedule)
+        if self.budget is not None and self.config.noise_schedule is not None:
+            return self.config.noise_schedule
         return "none" if self.plan.noise is None else str(self.plan.noise)
 
     @property
@@ -111,6 +111,7 @@ class Outlook:
             f"method {config.method}",
             *self._released(),
             self._total(),
+            *filter(None, [parse_method(config.method).note(plan.steps)]),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -144,8 +145,9 @@ class Outlook:
             first = f"{plan.noise_multiplier_at(0):.4g}"
             decay = parse_noise(self.schedule)
             private = isinstance(decay, ValidationDecay) and decay.look is not None
+            shape = "noise" if self.config.noise_schedule is None else f"noise {self.short}"
             return [
-                f"noise {self.short}: sigma begins with {first} and will be chosen on the way",
+                f"{shape}: sigma begins with {first} and will be chosen on the way",
                 f"at most {length}: the run ends when the budget is spent" + (", also by looks" if private else ""),
             ]
         if self.solved is None:

@@ -8,24 +8,26 @@ why             why our figures are not the printed ones, if that is known
 [base]          settings of `adadp train` that all cases share
 [[case]]        ``name``; ``set``: its settings over those of the base; ``printed``, ``tolerance``: the paper's figure
                 and how far from it ours may be; ``printed_epochs``; ``beside``: the case it is compared with, seed
-                by seed (without it the first one); ``x``: its place on the axis of a sweep; ``same_as``: a case
-                whose runs are read in another way here
+                by seed (without it the first one); ``x``: its place on the axis of a sweep
 [[claim]]       what the paper says without a number for it, see :class:`Claim`
 [quick]         for `--quick`: ``cases`` (without it the first two), ``set`` (settings over all others)
 
 picture         "bars"; "curves", accuracy by epoch; or for a sweep what ``x`` of the cases is;  log: that axis
 marks           of the kind smallest: the accuracies; a case has then ``epsilons``, a grid, or ``along``, an
-                accountant, by which the epsilon of every epoch of one long run is read off
+                accountant, by which the epsilon of every epoch of one long run is read off; ``same_as``: a case
+                whose run is read off by another accountant here
 run, read       of the kind command: the command without `adadp`, and where in its JSON the figure is;  quick: a
                 shorter one for `--quick`
 [[draw]]        ``run``: a command that draws, with {file} or {out} for where to;  ``take``: a file it leaves in {out}
 
 an unknown key, kind or field; two cases of one name          ``InputError`` that names the file
 a case or claim that names a case that is not there           ``InputError``
+``same_as`` without ``along``, or of a case that has no run   ``InputError``: it would be left out
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
@@ -60,7 +62,7 @@ class Case:
     epsilons: tuple[float, ...] = ()
     along: str | None = None
     same_as: str | None = None
-    """Another case whose runs are its own: they are not made twice."""
+    """Another case whose run is its own, read off by another accountant: it is not made twice."""
     run: str | None = None
     quick: str | None = None
     read: str | None = None
@@ -92,10 +94,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A command that draws a picture of the item."""
+    """A command that draws a picture of the item, and the one that does so in a minute or two, if it is another."""
 
     run: str
     take: str | None = None
+    quick: str | None = None
+
+    @property
+    def asks(self) -> str:
+        """The command without where it draws to: what a case runs that asks for the figures of the same picture."""
+        return re.sub(r" --\S+ \{(file|out)\}", "", self.run)
 
 
 @dataclass(frozen=True)
@@ -300,6 +308,15 @@ def _check(place: str, item: Item) -> None:
     unknown = sorted({name for name in asked if name is not None} - set(names))
     if unknown:
         raise InputError(f"{place} names the cases {', '.join(unknown)}, which it does not have.")
+    for case in item.cases:
+        if case.same_as is not None and not (
+            item.kind == SMALLEST and case.along and _is_run_along(item.case(case.same_as))
+        ):
+            raise InputError(
+                f"{place}: {case.name} is the same_as {case.same_as}.",
+                why="Only a run along which epsilons are read off can be read in another way.",
+                fix="Give both cases along, and the named one its own settings.",
+            )
     if item.kind == SMALLEST:
         for case in item.cases:
             if bool(case.epsilons) == bool(case.along):
@@ -328,6 +345,10 @@ def _check(place: str, item: Item) -> None:
         raise InputError(f"{place}: {error.what}", why=error.why, fix=error.fix) from error
     if item.picture == CURVES and any(config.evaluate_every != 1 for config in item.runs().values()):
         raise InputError(f"{place} draws curves by epoch.", fix="Set evaluate_every = 1 in its base.")
+
+
+def _is_run_along(case: Case) -> bool:
+    return case.along is not None and case.same_as is None
 
 
 def _shortened(settings: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def judged(store: Store) -> Findings:
     verdicts += [each.verdict for each in claims if not each.claim.ours]
     met = sum(verdict is Verdict.MET for verdict in verdicts)
     if not rows:
-        drawn = not item.cases and all(picture.exists() for picture in store.pictures)
+        drawn = not item.cases and store.current_pictures() == store.pictures
         state = State.MEASURED if drawn else State.NOT_RUN
     elif not whole:
         state = State.IN_PART
@@ -144,7 +144,7 @@ def _trained(store: Store) -> list[Row]:
     item, found = store.item, store.runs()
     rows = []
     for case in item.cases:
-        runs = found.get(case.same_as or case.name)
+        runs = found.get(case.name)
         if not runs:
             continue
         accuracies = [100 * float(run["test_accuracy"]) for run in runs]
@@ -182,8 +182,13 @@ def with_spread(accuracies: Sequence[float]) -> str:
 def epsilon_text(run: Run) -> str:
     """What is certified; of a method that is not private, that nothing is, and what its paper would say."""
     if run["private"]:
-        return "none" if run["epsilon"] is None else f"{float(run['epsilon']):.3f}"
+        return "none" if run["epsilon"] is None else _digits(float(run["epsilon"]))
     return "none" if run["claimed"] is None else f"none ({float(run['claimed']):.3g} claimed)"
+
+
+def _digits(epsilon: float) -> str:
+    """Three of them: behind the point, or where that would be fewer, all in all."""
+    return f"{epsilon:.3f}" if epsilon >= 0.1 else f"{epsilon:.3g}"
 
 
 def _length(case: Case, runs: Sequence[Run]) -> str:
@@ -261,11 +266,11 @@ def _smallest(store: Store) -> list[Row]:
                 value, text = answer.epsilon, answer.text
                 runs = found[f"{case.name} at {case.epsilons[0]:g}"]
             else:
-                runs = found.get(case.same_as or case.name, [])
+                name = case.same_as or case.name
+                runs = found.get(name, [])
                 if not runs:
                     continue
-                config = TrainConfig.from_dict({**item.base, **(item.case(case.same_as or case.name)).settings})
-                value = epsilon_along(config, runs, mark, case.along)
+                value = epsilon_along(item.runs(quick=store.quick)[name], runs, mark, case.along)
                 text = "not reached" if value is None else f"{value:.3g}"
             printed = case.printed[place] if case.printed else None
             row = Row(case, text, private=bool(runs[0]["private"]), seeds=len(runs), mark=mark)

@@ -14,7 +14,7 @@ from typing import Any
 from adadp.compare.measuring import measured_run
 from adadp.config import TrainConfig
 from adadp.errors import InputError, RunError
-from adadp.reproduce.items import COMMAND, Case
+from adadp.reproduce.items import COMMAND, Case, Drawing
 from adadp.reproduce.storing import Run, Store
 
 Tell = Callable[[str], None]
@@ -28,11 +28,7 @@ def measure(store: Store, *, seeds: Iterable[int] | None = None, again: bool = F
     """Measure what is missing; with ``again`` everything. Results are written one by one, so a stop loses one."""
     item = store.item
     if item.kind == COMMAND:
-        known = {} if again else store.answers()
-        lacking = [case for case in item.cases if case.name not in known]
-        if lacking:
-            store.keep_answers(_asked(store, lacking, tell))
-        _draw(store, again=again, tell=tell)
+        _ask(store, again=again, tell=tell)
         return
     wanted = range(1 if store.quick else item.seeds) if seeds is None else seeds
     asked = item.runs(quick=store.quick)
@@ -47,19 +43,44 @@ def measure(store: Store, *, seeds: Iterable[int] | None = None, again: bool = F
                 tell(f"{item.path}: {name}, seed {seed}: {100 * run['test_accuracy']:.2f} % {how}")
 
 
-def _draw(store: Store, *, again: bool, tell: Tell) -> None:
-    """The pictures that commands of the item draw, where they are not there yet."""
-    for drawing, target in zip(store.item.drawings, store.pictures, strict=True):
-        if target.exists() and not again:
-            continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as place:
-            file = Path(place) / (drawing.take or "drawing.png")
-            tell(f"adadp {drawing.run}")
-            _command(drawing.run.format(file=shlex.quote(str(file)), out=shlex.quote(place)))
-            if not file.is_file():
-                raise InputError(f"`adadp {drawing.run}` of {store.item.path} left no {file.name}.")
-            target.write_bytes(file.read_bytes())
+def _ask(store: Store, *, again: bool, tell: Tell) -> None:
+    """Every command of which an answer or a picture is missing, once, and one that gives both once for both."""
+    known, current = ({}, []) if again else (store.answers(), store.current_pictures())
+    asking: dict[str, list[Case]] = {}
+    for case in store.item.cases:
+        if case.name not in known:
+            asking.setdefault(store.item.command(case.name, quick=store.quick), []).append(case)
+    drawings = [(drawing, target) for drawing, target in store.drawings() if target not in current]
+    for command, cases in asking.items():
+        both = next((each for each in drawings if each[0].asks == command), None)
+        if both is None:
+            tell(f"adadp {command}")
+            _answered(store, cases, command)
+        else:
+            drawings.remove(both)
+            _drawn(store, *both, cases, tell)
+    for drawing, target in drawings:
+        _drawn(store, drawing, target, [], tell)
+
+
+def _drawn(store: Store, drawing: Drawing, target: Path, cases: Iterable[Case], tell: Tell) -> None:
+    """Run a command that draws, and keep its picture and what it answers to ``cases``."""
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / (drawing.take or "drawing.png")
+        tell(f"adadp {drawing.asks}")
+        _answered(store, cases, drawing.run.format(file=shlex.quote(str(file)), out=shlex.quote(place)))
+        if not file.is_file():
+            raise InputError(f"`adadp {drawing.run}` of {store.item.path} left no {file.name}.")
+        store.keep_picture(drawing, target, file.read_bytes())
+
+
+def _answered(store: Store, cases: Iterable[Case], command: str) -> None:
+    """Run ``command`` and keep what it answers to ``cases``; it is asked for an answer only if there are any."""
+    reads = {case.name: case.read for case in cases if case.read is not None}
+    answer = _command(f"{command} --json" if reads else command)
+    if reads:
+        content = json.loads(answer)
+        store.keep_answers({name: found_at(content, path) for name, path in reads.items()})
 
 
 def _trained(config: TrainConfig) -> Run:
@@ -72,20 +93,6 @@ def _trained(config: TrainConfig) -> Run:
         if "test_accuracy" in point
     ]
     return {name: found[name] for name in _KEPT} | ({"curve": curve} if config.evaluate_every else {})
-
-
-def _asked(store: Store, cases: Iterable[Case], tell: Tell) -> dict[str, float]:
-    """What the commands of ``cases`` answer; one that several ask runs once."""
-    answers: dict[str, Any] = {}
-    values = {}
-    for case in cases:
-        command = store.item.command(case.name, quick=store.quick)
-        assert case.read is not None
-        if command not in answers:
-            tell(f"adadp {command}")
-            answers[command] = json.loads(_command(f"{command} --json"))
-        values[case.name] = found_at(answers[command], case.read)
-    return values
 
 
 def found_at(content: Any, path: str) -> float:

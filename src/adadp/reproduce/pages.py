@@ -58,9 +58,8 @@ def section(store: Store, place: Path) -> str:
     lines += [f"- {each.claim.says}: {_SAYS[each.verdict]}, {each.found}." for each in found.claims]
     lines += [""] if found.claims else []
     lines += [item.why, ""] if item.why else []
-    for picture in store.pictures:
-        if picture.exists():
-            lines += [f"![{item.title}]({_link(picture, place)})", ""]
+    for picture in store.current_pictures():
+        lines += [f"![{item.title}]({_link(picture, place)})", ""]
     return "\n".join(lines).rstrip()
 
 

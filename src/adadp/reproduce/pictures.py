@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from adadp.reproduce.items import BARS, CURVES, Case, Item
 from adadp.reproduce.storing import Run, Store
+from adadp.runs.atomic import write_atomic
 
 
 def draw(target: Path, store: Store) -> None:
@@ -33,9 +35,11 @@ def draw(target: Path, store: Store) -> None:
             _curves(axes, cases, runs)
         else:
             _sweep(axes, item, cases, runs)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target, dpi=90)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=90, format="png")
     plt.close(figure)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, picture.getvalue())
 
 
 def _curves(axes: Axes, cases: Sequence[Case], runs: Sequence[Sequence[Run]]) -> None:

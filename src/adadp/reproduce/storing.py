@@ -3,7 +3,9 @@
 several processes at once              each adds its own: the file is locked while it is read and replaced
 two items with a run in common         it is made once
 an item whose settings have changed    what was measured with others is dropped, never shown beside new results
+a picture that another command drew    not shown, and drawn again; a picture is there before its command is noted
 a kill while it is written             the file as it was
+a file of another item is damaged      it has no run to offer; an item with a damaged file itself is refused
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from filelock import FileLock
 
 from adadp.config import TrainConfig
 from adadp.errors import RunError
-from adadp.reproduce.items import Item
+from adadp.reproduce.items import Drawing, Item
 from adadp.runs.atomic import write_atomic
 
 Run = dict[str, Any]
@@ -47,6 +49,18 @@ class Store:
         drawn += [f"{name}-{number}.png" for number, _ in enumerate(self.item.drawings, start=1)]
         return [self.out / "images" / each for each in drawn]
 
+    def drawings(self) -> list[tuple[Drawing, Path]]:
+        """The commands of the item that draw, each with where its picture belongs."""
+        drawn = self.pictures[1:] if self.item.picture else self.pictures
+        asked = [replace(each, run=each.quick) if self.quick and each.quick else each for each in self.item.drawings]
+        return list(zip(asked, drawn, strict=True))
+
+    def current_pictures(self) -> list[Path]:
+        """The pictures that are there, without those that another command drew than the file has now."""
+        known = self._content().get("drawings", {})
+        stale = {target for drawing, target in self.drawings() if known.get(target.name) != _as_noted(drawing)}
+        return [each for each in self.pictures if each not in stale and each.exists()]
+
     def runs(self) -> dict[str, list[Run]]:
         """What was trained, by the name of its configuration; only what has the settings of the file now."""
         content = self._content()["runs"]
@@ -72,11 +86,14 @@ class Store:
         for path in sorted(self.out.glob("results/*/*.json")):
             if path == self.path or path.name.endswith(ending) != self.quick:
                 continue
-            for known in _read(path).get("runs", {}).values():
-                if known["command"] == command:
-                    for run in known["runs"]:
-                        if run["seed"] == seed:
-                            return dict(run)
+            try:
+                for known in _read(path)["runs"].values():
+                    if known["command"] == command:
+                        for run in known["runs"]:
+                            if run["seed"] == seed:
+                                return dict(run)
+            except (RunError, KeyError, TypeError, AttributeError):  # it has nothing to offer
+                continue
         return None
 
     def keep_run(self, name: str, config: TrainConfig, run: Run) -> None:
@@ -97,6 +114,15 @@ class Store:
                 content["answers"][name] = {"command": self.item.command(name, quick=self.quick), "value": value}
             self._write(content)
 
+    def keep_picture(self, drawing: Drawing, target: Path, picture: bytes) -> None:
+        """Put ``picture`` in its place, and note what drew it."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            content = self._content()
+            write_atomic(target, picture)
+            content.setdefault("drawings", {})[target.name] = _as_noted(drawing)
+            self._write(content)
+
     def _content(self) -> dict[str, Any]:
         if self.path.exists():
             return _read(self.path)
@@ -110,6 +136,10 @@ class Store:
         """One process at a time. The lock is no file beside the results, where it would be left behind."""
         name = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:16]
         return FileLock(Path(tempfile.gettempdir()) / f"adadp-results-{name}.lock")
+
+
+def _as_noted(drawing: Drawing) -> dict[str, Any]:
+    return {"command": drawing.run, "take": drawing.take}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -13,7 +13,16 @@ What is not promised
 """
 
 from adadp.errors import RunError
+from adadp.runs.confusion import ClassCounts
 from adadp.runs.folder import Checkpoint, RunFolder, certificate_digest
 from adadp.runs.optimizers import flatten_optimizer, restore_optimizer
 
-__all__ = ["Checkpoint", "RunError", "RunFolder", "certificate_digest", "flatten_optimizer", "restore_optimizer"]
+__all__ = [
+    "Checkpoint",
+    "ClassCounts",
+    "RunError",
+    "RunFolder",
+    "certificate_digest",
+    "flatten_optimizer",
+    "restore_optimizer",
+]

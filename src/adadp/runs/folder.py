@@ -17,6 +17,7 @@ from adadp.config import TrainConfig, json_digest
 from adadp.errors import InputError, RunError
 from adadp.runs import metrics
 from adadp.runs.atomic import cannot_write, clean, probe, write_atomic, write_new
+from adadp.runs.confusion import ClassCounts
 from adadp.runs.tensors import read_metadata, read_tensors, write_tensors
 
 _PROBE = 2**20
@@ -129,6 +130,11 @@ class RunFolder:
     @property
     def confusion_path(self) -> Path:
         return self.path / "confusion.json"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has ended and everything of it is there."""
+        return has_finished(self.path)
 
     def probe(self, size: int = _PROBE) -> None:
         """Really write ``size`` bytes and remove them, so that a full disk is found before anything is charged.
@@ -246,10 +252,26 @@ class RunFolder:
         """``labels`` and ``counts`` of the confusion matrix; None if there is none."""
         return _read_json(self.confusion_path)
 
+    def class_counts(self) -> ClassCounts | None:
+        """What the confusion matrix says about every class; None if there is none."""
+        found = self.confusion()
+        try:
+            return None if found is None else ClassCounts.of(found["counts"])
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise RunError(
+                f"{self.confusion_path} is no confusion matrix: {error}.", fix="Put the run's own file back."
+            ) from error
+
     def _existing_model(self) -> Path:
         if not self.model_path.exists():
             raise RunError(f"There is no model in {self.path} yet.", fix="Finish the run, or resume its checkpoint.")
         return self.model_path
+
+
+def has_finished(path: Path) -> bool:
+    """Whether there is a run in ``path`` that has ended: certified, saved, and with nothing left to go on from."""
+    there = (path / "certificate.json").exists() and (path / "model.safetensors").exists()
+    return there and not (path / "checkpoint.safetensors").exists()
 
 
 def certificate_digest(certificate: Mapping[str, Any]) -> str:

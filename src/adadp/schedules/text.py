@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
+from adadp import checks
 from adadp.errors import InputError
 from adadp.schedules.shapes import (
     ExponentialDecay,
@@ -146,7 +147,7 @@ def _kind(name: str, known: dict[str, Any]) -> Any:
     if kind is None:
         raise InputError(
             f"Unknown schedule shape {name!r}.",
-            fix=f"Use one of: {', '.join(known)}. A schedule looks like exp:s0=10,k=0.01.",
+            fix=f"{checks.one_of(name, known)} A schedule looks like exp:s0=10,k=0.01.",
         )
     return kind
 

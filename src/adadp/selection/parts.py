@@ -53,4 +53,5 @@ def choose(errors: Sequence[int], epsilon: float, uniforms: Tensor) -> int:
 
 def draw_choice(errors: Sequence[int], epsilon: float, source: RandomSource) -> int:
     """``choose`` with numbers of ``source``."""
+    # ======================== trust line: above sensitive, below public ========================
     return choose(errors, epsilon, source.uniform(len(errors), purpose=_CHOICE, step=0))

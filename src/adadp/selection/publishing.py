@@ -8,14 +8,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from adadp.ledger import read_ledger
+from adadp.losses import cross_entropy
 from adadp.randomness import SecureSource, SeededSource
 from adadp.report.certificate import make_certificate, model_metadata, plain_words
 from adadp.report.html import write_report
 from adadp.runs import RunFolder
 from adadp.runs.atomic import write_atomic
 from adadp.selection.material import Material
-from adadp.selection.score import right_answers
+from adadp.train.evaluation import accuracy_on, share_right
 from adadp.train.searched import Search
 
 
@@ -45,7 +48,11 @@ class SearchResult:
 
 
 def publish(folder: RunFolder, search: Search, material: Material, run: RunFolder | None) -> SearchResult:
-    """Put ``run``, the chosen one, into ``folder``. Done again after a kill, it writes the same files again."""
+    """Put ``run``, the chosen one, into ``folder``. Done again after a kill, it writes the same files again.
+
+    What it is right about on the test records tells no more than the model, which is published, and those records,
+    which are public.
+    """
     config = search.candidates[0] if run is None else run.config
     write_atomic(folder.config_path, config.to_toml().encode("utf-8"))
     folder = RunFolder(folder.path, config)
@@ -57,8 +64,12 @@ def publish(folder: RunFolder, search: Search, material: Material, run: RunFolde
         tensors, learned, done = run.load_model_tensors(), run.load_features(), run.certificate() or done
         test = material.prepared(config).test
         if test is not None:
-            model = material.model(config, run)
-            accuracy = right_answers(model, *test, config.device) / len(test[1])
+            model = material.model(config, run).to(config.device)
+            look = accuracy_on(test, cross_entropy, inputs.classes, torch.device(config.device), None)
+            confusion = look.confusion(model)
+            accuracy = look(model) if confusion is None else share_right(confusion)
+            if confusion is not None:
+                folder.write_confusion(inputs.class_names, confusion)
     if learned:
         folder.save_features(learned)
     if inputs.encoder is not None:

@@ -3,11 +3,13 @@
     killed                                 on resume
     before the charge                      charged, and begun
     after the charge, before the first run begun: nothing was drawn yet, or what was drawn is forgotten
-    in a run                               the run goes on from its checkpoint, or (where it cannot) begins anew:
-                                           nothing of it has been seen
+    in a run                               the run goes on from its checkpoint, or (where it cannot) begins anew
     after a run, before it is scored       scored
     while the chosen run is published      published again, the same one
-    after that                             refused: it has finished
+    after that                             what is left is cleared away; refused: it has finished
+
+A disk that is full, records or a schema that have changed, a device that is gone: the error is told, and the run stays
+as it is.
 
 With a seed everything repeats bit for bit: run i trains with a seed that follows from (seed, i). Without one, what was
 drawn is kept in the secret folder until the end.
@@ -17,13 +19,16 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from torch import Tensor
 
 from adadp import launch
 from adadp.accounting import draw_count
-from adadp.errors import AdaDPError, InputError, Interrupted, LedgerCorrupt
+from adadp.config import TrainConfig
+from adadp.errors import InputError, Interrupted, LedgerCorrupt, RunError
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.randomness import RandomSource, SecureSource, SeededSource
 from adadp.runs import RunFolder
@@ -35,13 +40,17 @@ from adadp.selection.score import kept_aside, right_answers, score_of
 from adadp.selection.secret import Attempt, SecretFolder, State
 from adadp.train.searched import PARTS, Search
 
-SECRET = "secret"
+SECRET, ENDED = "secret", "secret-ended"
 _COUNT, _SETTING, _TIE = "search/count", "search/setting", "search/tie"
 
 
-def begin(search: Search, material: Material, out: str) -> SearchResult:
-    """Search in a new folder."""
+def begin(
+    search: Search, material: Material, out: str, checks_passed: Callable[[], None] | None = None
+) -> SearchResult:
+    """Search in a new folder; ``checks_passed`` is called when there is one."""
     folder = RunFolder.create(out, search.candidates[0])
+    if checks_passed is not None:
+        checks_passed()
     folder.write_search(search.as_json())
     return Searching(folder, search, material).run()
 
@@ -71,7 +80,8 @@ class Searching:
             score = None if winner is None or search.by == PARTS else winner.value
             found = replace(search, chosen=None if winner is None else winner.setting, score=score)
             result = publish(self.folder, found, self.material, run)
-        self.secret.remove()
+        # By a rename it is gone all at once: what is removed in part could be taken for a search that has not begun.
+        SecretFolder(self.secret.path.rename(self.folder.path / ENDED)).remove()
         return result
 
     @property
@@ -139,17 +149,10 @@ class Searching:
         config = self.search.candidates[attempt.setting].replace(seed=seed_of_run(self._seed, attempt.run))
         records = self.material.part(config, places == (attempt.setting if self.search.by == PARTS else 0))
         try:
-            if place.exists():
-                try:
-                    folder = RunFolder.open(place)
-                    if not _has_finished(folder):
-                        launch.run_on(records, config, place, resume=True)
-                    return folder
-                except Interrupted:
-                    raise
-                except AdaDPError:
-                    shutil.rmtree(place)
-            launch.run_on(records, config, place)
+            if place.exists() and not _is_over(place, config, records):
+                shutil.rmtree(place)
+            if not place.exists():
+                launch.run_on(records, config, place)
         except Interrupted:
             raise Interrupted(
                 f"The search was stopped. Everything is saved in {self.folder.path}.",
@@ -192,12 +195,32 @@ class Searching:
         return state.kept[state.chosen]
 
 
+def _is_over(place: Path, config: TrainConfig, records: launch.Prepared) -> bool:
+    """Whether the run that was begun in ``place`` is there as a whole, perhaps after it went on. False: it cannot.
+
+    A kill can leave a run without a checkpoint, which has released nothing, and one whose features were paid for and
+    not saved; a disk can damage its files. Such a run begins anew, with new noise, and no charge is due for that: the
+    ledger of the search holds the runs its law draws, each for what is kept of it. Of a run that is given up nothing
+    is kept and nothing was seen, and whether it is given up depends on the kill and the disk, not on its records: the
+    run in its place has the distribution that was charged. For the same reason no other error begins a run anew: one
+    that the records cause would choose among runs, which nobody has paid for.
+    """
+    folder = RunFolder(place, config)
+    if folder.finished:
+        return True
+    if not (folder.config_path.exists() and folder.checkpoint_path.exists()):
+        return False
+    try:
+        launch.run_on(records, config, place, resume=True)
+    except (RunError, LedgerCorrupt) as error:
+        if isinstance(error.__cause__, OSError):  # the disk is full, or does not answer
+            raise
+        return False
+    return True
+
+
 def seed_of_run(seed: int | None, run: int) -> int | None:
     """The seed of one run of a seeded search, another for every run; None where there is none."""
     if seed is None:
         return None
     return int.from_bytes(hashlib.blake2b(f"{seed}:search/run:{run}".encode(), digest_size=8).digest(), "little") >> 1
-
-
-def _has_finished(folder: RunFolder) -> bool:
-    return folder.model_path.exists() and folder.certificate_path.exists() and not folder.checkpoint_path.exists()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from adadp import checks, launch
@@ -19,7 +20,8 @@ from adadp.selection.material import Material
 from adadp.selection.parts import part_size
 from adadp.selection.publishing import SearchResult, hide_times
 from adadp.selection.score import left_over, refuse_uncounted, scoring_for
-from adadp.selection.searching import SECRET, Searching, begin
+from adadp.selection.searching import ENDED, SECRET, Searching, begin
+from adadp.selection.secret import SecretFolder
 from adadp.selection.settings import checked
 from adadp.train import refuse_finished
 from adadp.train.searched import PARTS, REPEAT, Search
@@ -101,10 +103,16 @@ def cost_of(search: Search) -> float:
 
 
 def tune(
-    base: TrainConfig, settings: Iterable[Mapping[str, Any]], *, out: str | os.PathLike[str], **options: Any
+    base: TrainConfig,
+    settings: Iterable[Mapping[str, Any]],
+    *,
+    out: str | os.PathLike[str],
+    checks_passed: Callable[[], None] | None = None,
+    **options: Any,
 ) -> SearchResult:
     """Choose one of ``settings`` and train it, in the folder ``out``; ``options`` are those of ``planned``.
 
+    ``checks_passed`` is called once, when nothing about the arguments can be refused any more and nothing is charged.
     Everything but the chosen run is secret, and gone when this returns; until then the folder must not be shown. It is
     then the folder of a finished run, for ``load_model`` and ``verify_run``.
     """
@@ -114,19 +122,26 @@ def tune(
     if records is None:
         records = len(load_inputs(base, own=is_own(base.data)).train[0])
     search = planned(base, settings, records=records, **options)
-    return _ended(begin(search, Material(search), os.fspath(out)))
+    return _ended(begin(search, Material(search), os.fspath(out), checks_passed))
 
 
-def resume(out: str | os.PathLike[str]) -> SearchResult:
-    """Go on with the search in the folder ``out``."""
+def resume(out: str | os.PathLike[str], *, checks_passed: Callable[[], None] | None = None) -> SearchResult:
+    """Go on with the search in the folder ``out``; ``checks_passed`` as for ``tune``."""
     folder = RunFolder.open(out)
     found = folder.search()
     if found is None:
         raise InputError(f"There is no search in {folder.path}.", fix="Check the path, or use adadp train --resume.")
     if not (folder.path / SECRET).exists():
+        if folder.finished:  # a kill may have come before all was hidden
+            SecretFolder(folder.path / ENDED).remove()
+            with suppress(PermissionError):  # a copy that somebody else owns
+                hide_times(folder.path)
         refuse_finished(folder)
     search = Search.from_json({**found, "chosen": None, "score": None})
-    return _ended(Searching(folder, search, Material(search)).run())
+    searching = Searching(folder, search, Material(search))
+    if checks_passed is not None:
+        checks_passed()
+    return _ended(searching.run())
 
 
 def _ended(result: SearchResult) -> SearchResult:

@@ -44,6 +44,7 @@ def plan_of(config: TrainConfig, records: int) -> Plan:
         )
     if config.records is not None:
         records = config.records - (config.validation or 0)
+    _refuse_large_delta(config, records)
     draft, has_length = _draft(config, records)
     if config.sigma == 0:
         return draft
@@ -67,6 +68,16 @@ def plan_of(config: TrainConfig, records: int) -> Plan:
     if noise.unknown == "k":
         return draft.with_noise(noise.closed(_fastest(draft, noise, target)))
     return draft.with_noise(noise.closed(1.0)).scaled_to(target)
+
+
+def _refuse_large_delta(config: TrainConfig, records: int) -> None:
+    """A delta of 1/N allows to publish a record drawn at random: one for which that is private promises nothing."""
+    if config.sigma != 0 and config.delta is not None and config.delta * records >= 1:
+        raise InputError(
+            f"delta = {config.delta:g} is not below one over the number of records, {records}.",
+            why="Publishing a record drawn at random would be as private as that.",
+            fix=f"Pass a delta well below {1 / records:.1g}, such as {0.1 / records:.1g}.",
+        )
 
 
 def target_of(config: TrainConfig) -> Target | None:

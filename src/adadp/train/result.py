@@ -11,6 +11,7 @@ from torch import nn
 
 from adadp.plan import Plan
 from adadp.report.certificate import plain_words
+from adadp.runs import ClassCounts
 from adadp.train.evaluation import Confusion
 
 
@@ -43,6 +44,11 @@ class TrainResult:
         """None: nothing is guaranteed."""
         epsilon: float | None = self.certificate["epsilon"]
         return epsilon
+
+    @property
+    def balanced_accuracy(self) -> float | None:
+        """The mean over the classes of the share of their test records that is right; None where that is not known."""
+        return None if self.confusion is None else ClassCounts.of(self.confusion).balanced_accuracy
 
     def describe(self) -> str:
         """The certificate in plain words."""

@@ -262,6 +262,8 @@ class Run:
         if self.average is not None:
             self.average.put_in()
             notes = [*notes, self.average.note]
+        about = parse_method(self.config.method).note(self.plan.steps)
+        notes = [*notes, *([] if about is None else [about])]
         accuracy, confusion = self.last_look()
         tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         certificate = make_certificate(

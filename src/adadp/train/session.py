@@ -132,7 +132,7 @@ def train(
 
 def refuse_finished(folder: RunFolder) -> None:
     """A run that has ended does not go on."""
-    if folder.model_path.exists() and folder.certificate_path.exists() and not folder.checkpoint_path.exists():
+    if folder.finished:
         raise InputError(
             f"The run in {folder.path} has finished.",
             why="Its budget is planned for the steps it took.",

@@ -11,14 +11,18 @@ from typing import Any
 
 @contextmanager
 def stop_requests() -> Iterator[threading.Event]:
-    """Set when Ctrl-C or a polite kill arrives: the step at hand is finished first. A second Ctrl-C does not wait."""
+    """Set when Ctrl-C or a polite kill arrives: the step at hand is finished first. A second Ctrl-C does not wait.
+
+    A second polite kill changes nothing. Who sends one often sends it twice, to a process and to its group, and who
+    does not want to wait has SIGKILL.
+    """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
-    def ask(*_: Any) -> None:
-        if stop.is_set():
+    def ask(number: int, _: Any) -> None:
+        if stop.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         stop.set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from adadp import checks
 from adadp.errors import InputError
 from adadp.zoo.adult import ADULT
 from adadp.zoo.cancer import CANCER
@@ -23,7 +24,7 @@ DATA_SETS: dict[str, DataSet] = {
 def find(name: str) -> DataSet:
     """The entry called ``name``."""
     if name not in DATA_SETS:
-        raise InputError(f"There is no data set {name!r}.", fix=f"Choose one of: {', '.join(DATA_SETS)}.")
+        raise InputError(f"There is no data set {name!r}.", fix=checks.one_of(name, DATA_SETS))
     return DATA_SETS[name]
 
 

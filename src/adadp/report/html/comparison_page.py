@@ -2,6 +2,8 @@
 
 one seed                              means without a spread; no test, and the headline claims no winner
 a winner by the mean alone            "no difference shown": a paired test has to support it (Holm, 5 %)
+two cases that are no pair            "not tested": their budgets differ, or their epsilon was found by looking
+runs without a seed (own data)        no word of seeds: the runs are independent
 a case that is not private            dashed, marked, and never a winner
 one epsilon only                      dots by case in place of curves against epsilon
 noise given in place of a budget      the epsilon that was certified stands in for the budget
@@ -23,6 +25,8 @@ from adadp.report.html.words import duration, number, percent, small
 
 FORMAT = 1
 
+Pair = Mapping[str, Any]
+
 
 def comparison_page(results: Results) -> Page:
     """The page of a comparison with these ``results``."""
@@ -35,7 +39,7 @@ def comparison_page(results: Results) -> Page:
     cases = results["cases"]
     done = [each for each in cases if each["mean"] is not None]
     unsafe = [each for each in cases if not each["private"]]
-    verdicts = [_verdict(results, epsilon) for epsilon in _budgets(done)]
+    verdicts = [verdict for epsilon in _budgets(done) for verdict in _verdicts(results, epsilon)]
     sections = [
         Section("Accuracy at equal budget", (*by_epsilon(done), means(cases)), _equal(results)),
         *tests(results),
@@ -66,34 +70,65 @@ def _at(epsilon: float | None) -> str:
     return "With the noise that was given" if epsilon is None else f"At epsilon {number(epsilon)}"
 
 
-def _verdict(results: Results, epsilon: float | None) -> str:
-    """Who is ahead at ``epsilon``, as far as the paired tests go."""
+def _verdicts(results: Results, epsilon: float | None) -> list[str]:
+    """Who is ahead at ``epsilon``, as far as the paired tests go: a line for cases that were tested against others."""
     known = (each for each in results["cases"] if each["mean"] is not None)
     cases = [each for each in known if each["private"] and each["epsilon"] == epsilon]
+    pairs = [pair for pair in results["pairs"] if pair["epsilon"] == epsilon]
+    groups = _tested_together(cases, pairs)
+    where, alone = _at(epsilon), [group[0] for group in groups if len(group) == 1]
+    lines = [f"{where}: {_verdict(group, pairs, alone=len(groups) == 1)}" for group in groups if len(group) > 1]
+    if alone:
+        reached = ", ".join(f"{each['name']} reaches {percent(each['mean'])}" for each in alone)
+        lines.append(f"{where}: {reached}{'' if len(cases) == 1 else '; not tested'}.")
+    return lines
+
+
+def _tested_together(cases: Sequence[Case], pairs: Sequence[Pair]) -> list[list[Case]]:
+    """``cases`` in groups: within one, each is in a pair with some other of it. There are no pairs between groups."""
+    groups: list[list[Case]] = []
+    for case in cases:
+        joined, apart = [case], []
+        for group in groups:
+            if any(_pair_of(pairs, case["name"], each["name"]) for each in group):
+                joined = [*group, *joined]
+            else:
+                apart.append(group)
+        groups = [*apart, joined]
+    return groups
+
+
+def _verdict(cases: Sequence[Case], pairs: Sequence[Pair], *, alone: bool) -> str:
+    """Who is ahead among ``cases``; ``alone``: there are no others at their budget."""
     best = max(cases, key=lambda each: float(each["mean"]))
-    where, name, mean = _at(epsilon), best["name"], percent(best["mean"])
-    others = [each["name"] for each in cases if each is not best]
-    if not others:
-        return f"{where}: {name} reaches {mean}."
-    beaten = [other for other in others if _is_shown(results["pairs"], epsilon, name, other)]
-    if len(beaten) == len(others):
-        return f"{where}: {name} is best, with {mean}."
-    if not beaten:
-        return f"{where}: no difference to the best mean shown ({name}, {mean})."
-    rest = ", ".join(other for other in others if other not in beaten)
-    return f"{where}: {name} ({mean}) is ahead of {', '.join(beaten)}; no difference shown to {rest}."
+    name, mean = best["name"], percent(best["mean"])
+    found: dict[str, list[str]] = {"ahead": [], "not shown": [], "not tested": []}
+    for other in (each["name"] for each in cases if each is not best):
+        pair = _pair_of(pairs, name, other)
+        result = "not tested" if pair is None else "ahead" if _is_shown(pair, name) else "not shown"
+        found[result].append(other)
+    beaten, rest, untested = (", ".join(names) for names in found.values())
+    if alone and not rest and not untested:
+        return f"{name} is best, with {mean}."
+    if alone and not beaten and not untested:
+        return f"no difference to the best mean shown ({name}, {mean})."
+    parts = [f"no difference shown to {rest}"] if rest else []
+    parts += [f"not tested against {untested}"] if untested else []
+    if beaten:
+        return "; ".join([f"{name} ({mean}) is ahead of {beaten}", *parts]) + "."
+    return f"{name} ({mean}): {'; '.join(parts)}."
 
 
-def _is_shown(pairs: Sequence[Mapping[str, Any]], epsilon: float | None, name: str, over: str) -> bool:
-    """Whether a paired test supports that ``name`` is ahead of ``over``, whichever way round the pair is listed."""
-    for pair in pairs:
-        if pair["epsilon"] != epsilon or pair["p_holm"] is None or pair["p_holm"] >= LEVEL:
-            continue
-        if (pair["name"], pair["over"]) == (name, over):
-            return bool(pair["gain"] > 0)
-        if (pair["name"], pair["over"]) == (over, name):
-            return bool(pair["gain"] < 0)
-    return False
+def _pair_of(pairs: Sequence[Pair], name: str, other: str) -> Pair | None:
+    """The pair of the two, whichever way round it is listed."""
+    return next((pair for pair in pairs if {pair["name"], pair["over"]} == {name, other}), None)
+
+
+def _is_shown(pair: Pair, name: str) -> bool:
+    """Whether the test of ``pair`` supports that ``name`` is ahead in it."""
+    if pair["p_holm"] is None or pair["p_holm"] >= LEVEL:
+        return False
+    return bool(pair["gain"] > 0 if pair["name"] == name else pair["gain"] < 0)
 
 
 def _figures(results: Results) -> list[Figure]:
@@ -102,7 +137,9 @@ def _figures(results: Results) -> list[Figure]:
     seconds = sum(float(run["seconds"]) for each in cases for run in each["runs"])
     figures = [
         Figure("Methods", str(len(names)), ", ".join(names) if len(names) <= 4 else ""),
-        Figure("Runs", str(sum(len(each["runs"]) for each in cases)), f"{len(results['seeds'])} seeds each"),
+        Figure(
+            "Runs", str(sum(len(each["runs"]) for each in cases)), f"{len(results['seeds'])} for each case and budget"
+        ),
         Figure("Training time", duration(seconds), "all runs together"),
     ]
     if results["failed"]:
@@ -126,7 +163,7 @@ def _curves(cases: Sequence[Case]) -> list[Section]:
         same = [each for each in cases if budget_of(each) == epsilon]
         budget = "" if epsilon is None else f", epsilon {number(epsilon)}"
         charts += [chart for chart in (by_epoch(same, place, budget), by_spending(same, place, budget)) if chart]
-    return [Section("On the way", tuple(charts), "Means over the seeds.")] if charts else []
+    return [Section("On the way", tuple(charts), "Means over the runs.")] if charts else []
 
 
 def _unsafe(cases: Sequence[Case]) -> list[Part]:

@@ -19,7 +19,7 @@ Case = Mapping[str, Any]
 
 def means(cases: Sequence[Case]) -> Table:
     """Mean and spread of every case."""
-    columns = ("Case", "Epsilon", "Certified", "Mean", "Spread", "Seeds", "Seconds a run")
+    columns = ("Case", "Epsilon", "Certified", "Mean", "Spread", "Runs", "Seconds a run")
     rows = tuple(
         (
             shown_name(each),
@@ -32,7 +32,7 @@ def means(cases: Sequence[Case]) -> Table:
         )
         for each in cases
     )
-    caption = "Mean and spread (standard deviation) of the test accuracy over the seeds."
+    caption = "Mean and spread (standard deviation) of the test accuracy over the runs."
     return Table(columns, rows, caption, wide=True)
 
 
@@ -62,8 +62,9 @@ def tests(results: Results) -> list[Section]:
         )
         for pair in pairs
     )
+    paired = "paired by seed" if results["public"] else "paired by number (the runs have no seed and are independent)"
     caption = (
-        "Gains in percentage points, paired by seed, with a two-sided t-test. Holm's correction is over all pairs of "
+        f"Gains in percentage points, {paired}, with a two-sided t-test. Holm's correction is over all pairs of "
         f"the page; below {LEVEL:g} a difference counts as shown. Not shown does not mean equal."
     )
     return [Section("Who is ahead, and is it more than chance", (Table(columns, rows, caption, left=2, wide=True),))]
@@ -91,14 +92,21 @@ def failed(results: Results) -> list[Section]:
     )
     if not rows:
         return []
-    table = Table(("Case", "Epsilon", "Seed", "Error"), rows, "They are in no figure of this page.", left=4, wide=True)
+    columns = ("Case", "Epsilon", _numbers(results), "Error")
+    table = Table(columns, rows, "They are in no figure of this page.", left=4, wide=True)
     return [Section("Failed runs", (table,))]
 
 
 def commands(results: Results) -> tuple[Part, ...]:
     """How to make the comparison again, and each run of it."""
     rows = tuple((each["name"], number(each["epsilon"]), each["command"]) for each in results["cases"])
+    seed = " (add a seed)" if results["public"] else ""
     return (
         Command(results["command"], "The whole comparison; runs that are finished are not trained again:"),
-        Table(("Case", "Epsilon", "One run of it (add a seed)"), rows, left=3, wide=True),
+        Table(("Case", "Epsilon", f"One run of it{seed}"), rows, left=3, wide=True),
     )
+
+
+def _numbers(results: Results) -> str:
+    """What the seeds of the comparison are: on a user's own records they number runs that have none."""
+    return "Seed" if results["public"] else "Run"

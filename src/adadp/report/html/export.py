@@ -22,6 +22,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b38600", "#56b4e9", "#4
 MARKERS = "os^DvP*X"
 _FEW = 8
 """So many places on a logarithmic axis are named one by one."""
+_ROOM = 0.2
+"""Beside the bars or dots, as a share of what they span: their values are written there."""
 _SAME_FILE: dict[Any, Any] = {"svg.hashsalt": "adadp", "svg.fonttype": "none"}
 """The same chart gives the same SVG."""
 
@@ -102,9 +104,12 @@ def _draw_flat(axes: Axes, chart: Chart, series: Series, place: int, look: dict[
     for x, low, high in zip(series.x, series.low or (), series.high or (), strict=False):
         if low is not None and high is not None:
             axes.errorbar([low], [rows[str(x)]], xerr=[[0.0], [high - low]], color=look["color"], capsize=3)
+    ends = {rows[str(x)]: high for x, high in zip(series.x, series.high or (), strict=False) if high is not None}
     for height, value in points:
         text = f"{100 * value:.2f} %" if chart.y.percent else number(value)
-        axes.annotate(text, (value, height), (9, 5), textcoords="offset points", fontsize=9)
+        end = (ends.get(height, value), height)
+        axes.annotate(text, end, (8, 0), textcoords="offset points", fontsize=9, va="center")
+    axes.margins(x=_ROOM)
 
 
 def _dress(axes: Axes, side: str, axis: Axis) -> None:

@@ -5,7 +5,9 @@ a run that is not private          says so first and in red, with the reason; it
 a run with a seed                  private as certified, and a warning: who knows the seed can compute the noise
 a run that has not finished        says so, and shows what was logged; no guarantee is stated
 a run without test records         no accuracy anywhere
-no confusion.json                  no matrix
+no better than always answering    says so below the headline, as it does of classes that are never found
+the most frequent class
+no confusion.json                  no matrix, no balanced accuracy
 a broken confusion.json            ``RunError``
 """
 
@@ -22,6 +24,7 @@ from adadp.report.html.run_sections import (
     Certificate,
     again,
     final_accuracy,
+    matrix_of,
     mistakes,
     over_the_epochs,
     progress,
@@ -31,25 +34,29 @@ from adadp.report.html.run_sections import (
 from adadp.report.html.words import (
     FALSE_ALARMS,
     detection,
+    doubts,
     duration,
     number,
     percent,
     percent_up,
     small,
+    unbroken,
     whole,
 )
-from adadp.runs import RunFolder
+from adadp.runs import ClassCounts, RunFolder
 
 
 def run_page(folder: RunFolder) -> Page:
     """The page of the run in ``folder``."""
     config, lines, certificate = folder.config, folder.metrics(), folder.certificate()
     accuracy = final_accuracy(lines)
+    matrix, counts = matrix_of(folder), folder.class_counts()
+    about = () if matrix is None or counts is None else doubts(counts, matrix.labels)
     status, tone, headline = _verdict(config, certificate, accuracy)
     sections = [
         *([] if certificate is None else [protection(certificate)]),
         *progress(config, lines, certificate),
-        *mistakes(folder),
+        *mistakes(matrix, counts),
         *([] if certificate is None else over_the_epochs(config, certificate)),
         settings(config, certificate),
         again(folder, certificate),
@@ -60,8 +67,8 @@ def run_page(folder: RunFolder) -> Page:
         headline=headline,
         status=status,
         tone=tone,
-        lead=_lead(certificate, seeded=config.seed is not None),
-        figures=KeyFigures(tuple(_figures(lines, certificate, accuracy))),
+        lead=_lead(certificate, about, seeded=config.seed is not None),
+        figures=KeyFigures(tuple(_figures(lines, certificate, accuracy, counts))),
         sections=tuple(sections),
         made_with=f"Made with AdaDP {__version__ if certificate is None else certificate['versions']['adadp']}.",
     )
@@ -82,14 +89,15 @@ def _verdict(config: TrainConfig, certificate: Certificate | None, accuracy: flo
     return *status, f"{right}, with {guarantee} differential privacy"
 
 
-def _lead(certificate: Certificate | None, *, seeded: bool) -> tuple[str, ...]:
+def _lead(certificate: Certificate | None, about: tuple[str, ...], *, seeded: bool) -> tuple[str, ...]:
     if certificate is None:
         return ("There is no certificate yet, so nothing is promised. Below is what was logged so far.",)
     if not certificate["private"]:
         claimed = certificate.get("claimed_by_paper", {}).get("text", "")
-        return tuple(each for each in (certificate.get("reason", ""), claimed) if each)
+        return (*(each for each in (certificate.get("reason", ""), claimed) if each), *about)
     plan = certificate["plan"]
     return (
+        *about,
         f"{certificate['protects']} Neighbours: {certificate['neighbours']}. Method {certificate['method']}, "
         f"{whole(certificate['steps_done'])} steps over {whole(plan['records'])} records.",
         *(
@@ -100,8 +108,10 @@ def _lead(certificate: Certificate | None, *, seeded: bool) -> tuple[str, ...]:
     )
 
 
-def _figures(lines: Sequence[Line], certificate: Certificate | None, accuracy: float | None) -> list[Figure]:
-    figures = [] if accuracy is None else [Figure("Test accuracy", percent(accuracy), "on the public test set")]
+def _figures(
+    lines: Sequence[Line], certificate: Certificate | None, accuracy: float | None, counts: ClassCounts | None
+) -> list[Figure]:
+    figures = [] if accuracy is None else _accuracies(accuracy, counts)
     if certificate is None:
         steps = max((line["step"] for line in lines), default=0)
         figures.append(Figure("Steps logged", whole(steps)))
@@ -127,3 +137,19 @@ def _figures(lines: Sequence[Line], certificate: Certificate | None, accuracy: f
         steps = "" if certificate is None else f"{whole(certificate['steps_done'])} steps"
         figures.append(Figure("Training time", duration(seconds), steps))
     return figures
+
+
+def _accuracies(accuracy: float, counts: ClassCounts | None) -> list[Figure]:
+    """The accuracy beside what it is without a model, and over the classes; a warning where it hides something."""
+    if counts is None:
+        return [Figure("Test accuracy", percent(accuracy), "on the public test set")]
+    constant = unbroken(f"always answering the most frequent class: {percent(counts.largest_share)}")
+    return [
+        Figure("Test accuracy", percent(accuracy), constant, "plain" if counts.beats_largest else "warn"),
+        Figure(
+            "Balanced accuracy",
+            percent(counts.balanced_accuracy),
+            "the mean over the classes of the share that is found",
+            "warn" if counts.never_right else "plain",
+        ),
+    ]

@@ -18,8 +18,8 @@ from adadp.report.html.run_charts import (
     spending_chart,
     trade_chart,
 )
-from adadp.report.html.words import meaning, number, whole
-from adadp.runs import RunFolder, certificate_digest
+from adadp.report.html.words import meaning, percent, unbroken, whole
+from adadp.runs import ClassCounts, RunFolder, certificate_digest
 
 Certificate = Mapping[str, Any]
 
@@ -81,13 +81,13 @@ def progress(config: TrainConfig, lines: Sequence[Line], certificate: Certificat
     return [Section("Accuracy and privacy on the way", tuple(parts))] if parts else []
 
 
-def mistakes(folder: RunFolder) -> list[Section]:
+def matrix_of(folder: RunFolder) -> Matrix | None:
     """The confusion matrix of the folder, if it has one."""
     found = folder.confusion()
     if found is None:
-        return []
+        return None
     try:
-        matrix = Matrix(
+        return Matrix(
             tuple(str(each) for each in found["labels"]),
             tuple(tuple(int(each) for each in row) for row in found["counts"]),
             "Rows: the true class, columns: what the model says. The last column is the share of a class that was "
@@ -97,7 +97,18 @@ def mistakes(folder: RunFolder) -> list[Section]:
         raise RunError(
             f"{folder.confusion_path} is no matrix of mistakes: {error}.", fix="Put the run's own file back."
         ) from error
-    return [Section("Which classes are confused", (matrix,), "Counts on the public test set.")]
+
+
+def mistakes(matrix: Matrix | None, counts: ClassCounts | None) -> list[Section]:
+    """Which classes are confused, and what the accuracy would be without a model."""
+    if matrix is None or counts is None:
+        return []
+    text = (
+        f"Counts on the public test set. Balanced accuracy, the mean of the last column: "
+        f"{percent(counts.balanced_accuracy)}. Always answering {matrix.labels[counts.largest]}, the most frequent "
+        f"class: {percent(counts.largest_share)}."
+    )
+    return [Section("Which classes are confused", (matrix,), unbroken(text))]
 
 
 def over_the_epochs(config: TrainConfig, certificate: Certificate) -> list[Section]:
@@ -155,4 +166,5 @@ def _checks(place: str, certificate: Certificate | None) -> tuple[Part, ...]:
 
 
 def _plain(value: object) -> str:
-    return number(value) if isinstance(value, float) else str(value)
+    """A setting as it is: who makes the run again types what is read here."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)

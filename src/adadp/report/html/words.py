@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal
 
 from adadp import checks
 from adadp.accounting import rounded_up
+from adadp.runs import ClassCounts
 
 FALSE_ALARMS = 0.05
 """The rate of false alarms that a guarantee is explained with."""
+
+_NAMED = 5
+"""So many classes are called by name; the others are counted."""
 
 
 def percent(share: float) -> str:
@@ -20,6 +25,11 @@ def percent(share: float) -> str:
 def percent_up(share: float) -> str:
     """A bound on a share, rounded up, so that what is written still holds."""
     return f"{(100 * Decimal(repr(share))).quantize(Decimal('0.01'), ROUND_CEILING)} %"
+
+
+def unbroken(text: str) -> str:
+    """``text`` with no line broken between a number and its percent sign."""
+    return text.replace(" %", "\u00a0%")
 
 
 def points(share: float) -> str:
@@ -48,6 +58,27 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def doubts(counts: ClassCounts, names: Sequence[str]) -> tuple[str, ...]:
+    """What a good accuracy would hide, of the classes called ``names``.
+
+    records of one class only        no accuracy on them tells a model from a constant
+    no better than a constant        said, with the class
+    classes of which none is found   named, the most frequent first; beyond ``_NAMED`` of them counted
+    none of these                    nothing
+    """
+    lines, largest = [], names[counts.largest]
+    if counts.occurring == 1:
+        lines.append(f"All these records are of class {largest}, so the accuracy tells nothing about other classes.")
+    elif not counts.beats_largest:
+        lines.append(f"No better than always answering {largest}, the most frequent class.")
+    missed = sorted(counts.never_right, key=lambda place: -counts.records[place])
+    if missed:
+        named = ", ".join(f"{names[place]} ({whole(counts.records[place])})" for place in missed[:_NAMED])
+        more = f", and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""
+        lines.append(f"Never found, with the number of records: {named}{more}.")
+    return tuple(lines)
 
 
 def detection(epsilon: float, delta: float, false_alarms: float = FALSE_ALARMS) -> float:

@@ -81,14 +81,24 @@
     axisTick: { ...first.axisTick, ...(second.axisTick || {}) },
   });
 
-  const errorBars = (series, paint, flat) => {
+  const hasBar = (series, i) => Boolean(series.low) && series.low[i] !== null;
+
+  // The value beside a bar or a dot; where there is an error bar, beyond its end.
+  const valueLabel = (axis, paint, value) => ({
+    show: true, color: paint.ink, opacity: 1, fontSize: 12, formatter: () => (value === null ? "" : shown(axis, value)),
+  });
+
+  const errorBars = (chart, series, paint, place, flat) => {
     if (!series.low) return undefined;
     const at = (x, y) => (flat ? [y, x] : [x, y]);
-    const data = series.x.flatMap((x, i) =>
-      series.low[i] === null ? [] : [[{ coord: at(x, series.low[i]) }, { coord: at(x, series.high[i]) }]]);
+    const data = series.x.flatMap((x, i) => {
+      if (!hasBar(series, i)) return [];
+      const label = flat ? { ...valueLabel(chart.y, paint, series.y[i]), position: "end", distance: 8 } : { show: false };
+      return [[{ coord: at(x, series.low[i]), label }, { coord: at(x, series.high[i]) }]];
+    });
     return {
-      silent: true, animation: false, symbol: "rect", symbolSize: [9, 1.6], label: { show: false }, data,
-      lineStyle: { type: "solid", width: 1.6, color: paint, opacity: 0.75 },
+      silent: true, animation: false, symbol: "rect", symbolSize: [9, 1.6], data,
+      lineStyle: { type: "solid", width: 1.6, color: paint.series[place], opacity: 0.75 },
     };
   };
 
@@ -165,10 +175,10 @@
       lineStyle: { width: 2.2, type: each.dashed ? "dashed" : "solid" },
       label: {
         show: flat, position: "right", color: paint.ink, fontSize: 12,
-        formatter: (point) => (point.value[0] === null ? "" : shown(chart.y, point.value[0])),
+        formatter: ({ dataIndex: k }) => (each.y[k] === null || hasBar(each, k) ? "" : shown(chart.y, each.y[k])),
       },
       emphasis: { focus: several ? "series" : "none" },
-      markLine: errorBars(each, paint.series[i], flat),
+      markLine: errorBars(chart, each, paint, i, flat),
     }));
     return {
       animation: false,
@@ -232,6 +242,17 @@
   system.addEventListener("change", () => { follow(); draw(); });
   window.addEventListener("beforeprint", () => { setTheme("light"); draw(); });
   window.addEventListener("afterprint", () => { follow(); draw(); });
+
+  // A command is broken between its words, and within one only where it is longer than the line.
+  document.querySelectorAll(".command pre").forEach((text) => {
+    const words = text.textContent.split(/(\s+)/).map((word) => {
+      if (!word.trim()) return word;
+      const whole = document.createElement("span");
+      whole.textContent = word;
+      return whole;
+    });
+    text.replaceChildren(...words);
+  });
 
   document.querySelectorAll(".copy").forEach((button) =>
     button.addEventListener("click", () => {
