@@ -76,6 +76,20 @@ def flags(tables: Path, out: Path, schema: str) -> list[object]:
     return [*own, "--schema", tables / schema, "--epsilon", 3, "--delta", "1e-4", *size, "--out", out]
 
 
+def test_evaluation_needs_the_test_file_alone_and_says_where_it_looked(tables, tmp_path, monkeypatch):
+    place = Path(shutil.copytree(tables, tmp_path / "here"))
+    monkeypatch.chdir(place)
+    own = ["--data", "table:train.csv", "--test-data", "table:test.csv", "--schema", "schema.toml"]
+    run("train", *own, "--sigma", 5, "--delta", 1e-4, "--steps", 2, "--threads", 1, "--out", "out")
+    for gone in ("train.csv", "schema.toml"):
+        (place / gone).unlink()
+    assert "on 123 records" in run("evaluate", "out")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"test\.csv is not here.*relative to where it was started"):
+        evaluation(load_model("here/out"))
+    assert "on 123 records" in run("evaluate", "here/out", "--data", "here/test.csv")
+
+
 @pytest.fixture(scope="module", params=["schema.toml", "private.toml"])
 def trained(request, tables, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("run") / "run"

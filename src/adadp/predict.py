@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -115,6 +116,16 @@ def _labelled(trained: TrainedModel, source: str | os.PathLike[str] | None) -> t
             why="What other records of it are called is not known.",
             fix="Leave data out, or call adadp predict on your records.",
         )
+    if source is None and trained.encoder is not None:
+        named = trained.config.test_data or trained.config.data  # arrays and images may bring their test records along
+        path = Path(named.partition(":")[2])
+        if not path.exists():
+            raise InputError(
+                f"{path} is not here.",
+                why="Paths in the configuration of a run are as they were given, relative to where it was started.",
+                fix="Call adadp from there, or name labelled records with --data.",
+            )
+        source = path if trained.config.test_data is not None else None
     if source is not None and trained.encoder is not None:
         return trained.encoder.read_labelled(source)
     test = load_inputs(trained.config, own=trained.encoder is not None).test

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adadp import launch, zoo
@@ -130,6 +130,7 @@ def names_before_budgets_were_looked_at(names) -> list[str]:
     st.lists(st.sampled_from(EPSILONS), min_size=2, unique=True),
     st.integers(0, 1),
 )
+@example([("a", False), ("a 1e", False)], [0.5, 1e-10], 1)  # 1e-10 of the one, found later, and 10 of the other
 def test_no_two_runs_share_a_folder(cases, epsilons, refine):
     """Neither those asked for nor, with refining, those at any further epsilon; names change only for that."""
     made = tuple(Case(name, {"sigma": 2.0} if own_noise else {}) for name, own_noise in cases)
