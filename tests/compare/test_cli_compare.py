@@ -36,7 +36,8 @@ def test_two_methods_and_two_schedules(tmp_path):
     done = run(*words, *schedules, "--workers", "1")
     assert done.exit_code == 0, done.output
     assert "4 of 4: dpsgd, exp:k=0.1, epsilon 2, seed 6: " in done.stderr
-    assert "No difference shown" in done.stdout or "points above" in done.stdout
+    said = ("No difference shown", "points above", "came to the same accuracy with every seed")
+    assert any(words in done.stdout for words in said)
     assert "Smallest epsilon for 1.00 %: dpsgd, uniform: <= 2, dpsgd, exp:k=0.1 <= 2" in done.stdout
     assert "no model's guarantee" in done.stdout
     assert "nobody's privacy was spent" in done.stdout
@@ -116,22 +117,45 @@ def test_files_and_flags(monkeypatch, tmp_path):
     assert (third.epsilons, third.seeds, third.title) == ((3.0,), (0, 1), "other")
 
 
+CASES = [{"name": "a", "private": True}, {"name": "b", "private": True}]
+
+
+def test_gains_that_never_vary_are_told_apart_from_none():
+    """There is no t-test for them, and they may be the largest."""
+    results = {"public": True, "cases": CASES, "seeds": [0, 1]}
+    assert differences({**results, "pairs": [pair(-0.26, None)]}) == [
+        "epsilon 2: b is 26.00 points above a, by the same with every seed: there is no test for that."
+    ]
+    assert differences({**results, "pairs": [pair(0.0, None)]}) == [
+        "epsilon 2: a and b came to the same accuracy with every seed."
+    ]
+
+
+def test_what_is_not_private_is_marked_in_every_line():
+    cases = [{"name": "a", "private": False}, {"name": "b", "private": True}]
+    results = {"public": True, "cases": cases, "seeds": [0, 1], "pairs": [pair(0.01, 0.01)], "marks": [0.9]}
+    assert "a (NOT private) is 1.00 points above b" in differences(results)[0]
+    results["smallest"] = [{"name": name, "mark": 0.9, "text": "<= 1"} for name in "ab"]
+    assert smallest(results)[0] == "Smallest epsilon for 90.00 %: a (NOT private) <= 1, b <= 1"
+
+
 def pair(gain: float, p: float | None) -> dict:
     shown = {"low": gain - 0.001, "high": gain + 0.001}
     return {"epsilon": 2.0, "name": "a", "over": "b", "seeds": 3, "gain": gain, **shown, "p": p, "p_holm": p}
 
 
 def test_differences_in_words():
-    public = {"public": True}
+    public = {"public": True, "cases": CASES}
     assert differences({**public, "seeds": [0], "pairs": []}) == ["With one seed no difference can be tested."]
     several = [pair(0.1, 0.06), pair(0.1, None)]
     assert "No difference shown" in differences({**public, "seeds": [0, 1], "pairs": several})[0]
+    assert "No two cases" in differences({**public, "seeds": [0, 1], "pairs": []})[0]
     (text,) = differences({**public, "seeds": [0, 1, 2], "pairs": [pair(-0.01, 0.02)]})
     assert text == "epsilon 2: b is 1.00 points above a (0.90 to 1.10; p 0.02 after Holm, 3 seeds)"
 
 
 def test_runs_on_own_data_have_no_seeds():
-    own = {"public": False, "seeds": [0, 1, 2]}
+    own = {"public": False, "seeds": [0, 1, 2], "cases": CASES}
     (text,) = differences({**own, "pairs": [pair(-0.01, 0.02)]})
     assert text.endswith("after Holm, 3 runs each)")
     assert "seed" not in differences({**own, "seeds": [0], "pairs": []})[0]
@@ -143,7 +167,7 @@ def test_cells():
     assert cell({"cases": [case], "seeds": [0, 1]}, "a", 2.0) == "97.61 ± 0.12 (1 of 2)"
     assert cell({"cases": [case], "seeds": [0]}, "a", None) == ""
     assert percent(None, None) == ""
-    assert smallest({"marks": [], "smallest": []}) == []
+    assert smallest({"cases": [], "marks": [], "smallest": []}) == []
 
 
 def test_the_examples_of_the_page_are_options_there_are():

@@ -130,7 +130,7 @@ def names_before_budgets_were_looked_at(names) -> list[str]:
     st.lists(st.sampled_from(EPSILONS), min_size=2, unique=True),
     st.integers(0, 1),
 )
-@example([("a", False), ("a 1e", False)], [0.5, 1e-10], 1)  # 1e-10 of the one, found later, and 10 of the other
+@example([("a", False), ("a 1e", False)], [0.5, 1.5], 1)  # 1e-10 of the one, found later, and 10 of the other
 def test_no_two_runs_share_a_folder(cases, epsilons, refine):
     """Neither those asked for nor, with refining, those at any further epsilon; names change only for that."""
     made = tuple(Case(name, {"sigma": 2.0} if own_noise else {}) for name, own_noise in cases)
@@ -241,6 +241,14 @@ def test_epsilons_that_follow_results_are_refused_on_own_data(table, tmp_path):
     with pytest.raises(InputError, match="data of your own"):
         compare(asked, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("records", [None, 200])
+def test_a_small_file_gets_a_lot_that_fits_it(table, records):
+    base = own(table, test_data=f"table:{table / 'test.csv'}", delta=1e-4, steps=3)
+    base |= {} if records is None else {"records": records}
+    (case,) = plan_all(Comparison("t", base, (Case("dpsgd", {"method": "dpsgd"}),), (0,), (1.0,)))
+    assert case.plan.lot_size == case.config.lot == 50
 
 
 @pytest.mark.usefixtures("in_this_process")

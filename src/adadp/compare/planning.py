@@ -135,6 +135,8 @@ def _resolved(asked: TrainConfig) -> TrainConfig:
     """``asked`` with every default, if it can stand in a comparison."""
     _check_test_records(asked)
     config = launch.resolved(asked)
+    if launch.public_records(asked) is None:
+        config = launch.with_fitting_lot(asked, config, _records_in_file(config))
     leak = parse_method(config.method).not_private
     if leak is not None and not config.allow_nonprivate:
         raise InputError(
@@ -166,8 +168,12 @@ def _check_test_records(config: TrainConfig) -> None:
 def _records(config: TrainConfig) -> int:
     """How many records are trained on. The files are read only where no public number is given."""
     if launch.public_records(config) is None:
-        config = config.replace(records=len(load_inputs(config, own=True).train[1]))
+        config = config.replace(records=_records_in_file(config))
     return launch.training_records(config)
+
+
+def _records_in_file(config: TrainConfig) -> int:
+    return len(load_inputs(config, own=True).train[1])
 
 
 def same_folder(one: float | None, other: float | None) -> bool:

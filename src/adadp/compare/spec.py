@@ -125,7 +125,7 @@ class Comparison:
             ) from error
         except ValueError as error:
             raise InputError(
-                f"The comparison in {where} is not TOML: {error}.", fix="A file is given as a Path."
+                f"The comparison in {where} is not TOML: {error}.", fix="Mend the file, or pass its path as a Path."
             ) from error
         _known(content, _KEYS, where)
         cases = content.get("case", [])

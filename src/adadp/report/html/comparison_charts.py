@@ -30,7 +30,7 @@ def budget_of(case: Case) -> float | None:
 
 def by_epsilon(cases: Sequence[Case]) -> list[Chart]:
     """Mean accuracy against epsilon with the spread over the seeds; dots by case where there is one epsilon only."""
-    title, caption = "Test accuracy against epsilon", "Means over the seeds; bars are one standard deviation each way."
+    title, caption = "Test accuracy against epsilon", "Means over the runs; bars are one standard deviation each way."
     budgets = sorted({budget for case in cases if (budget := budget_of(case)) is not None})
     if len(budgets) < 2:
         return [_dots(cases, caption)] if cases else []

@@ -48,17 +48,18 @@ def tests(results: Results) -> list[Section]:
     pairs = results["pairs"]
     if not pairs:
         return []
+    called = _names(results)
     columns = ("Case", "Over", "Epsilon", "Gain", "95 % interval", "p", "p (Holm)", "Difference")
     rows = tuple(
         (
-            pair["name"],
-            pair["over"],
+            called[pair["name"]],
+            called[pair["over"]],
             number(pair["epsilon"]),
             "-" if pair["gain"] is None else points(pair["gain"]),
             "-" if pair["low"] is None else f"{points(pair['low'])} to {points(pair['high'])}",
             number(pair["p"]),
             number(pair["p_holm"]),
-            "shown" if pair["p_holm"] is not None and pair["p_holm"] < LEVEL else "not shown",
+            _verdict(pair),
         )
         for pair in pairs
     )
@@ -70,13 +71,24 @@ def tests(results: Results) -> list[Section]:
     return [Section("Who is ahead, and is it more than chance", (Table(columns, rows, caption, left=2, wide=True),))]
 
 
+def _verdict(pair: Mapping[str, Any]) -> str:
+    if pair["p_holm"] is None and pair["seeds"] > 1:
+        return "equal each time" if pair["gain"] == 0 else "the same gain each time: no test"
+    return "shown" if pair["p_holm"] is not None and pair["p_holm"] < LEVEL else "not shown"
+
+
+def _names(results: Results) -> dict[str, str]:
+    return {case["name"]: shown_name(case) for case in results["cases"]}
+
+
 def smallest(results: Results) -> list[Section]:
     """The smallest epsilon with which a case reaches a mark."""
     found = {(each["name"], each["mark"]): each["text"] for each in results["smallest"]}
     if not found:
         return []
     names, marks = (list(dict.fromkeys(key[place] for key in found)) for place in (0, 1))
-    rows = tuple((name, *(found.get((name, mark), "-") for mark in marks)) for name in names)
+    called = _names(results)
+    rows = tuple((called[name], *(found.get((name, mark), "-") for mark in marks)) for name in names)
     caption = (
         "The smallest epsilon of those tried from which on the mean never falls below the mark. Reading it off is a "
         "search judged by the test set: it compares methods, and is no model's guarantee."
