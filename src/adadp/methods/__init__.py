@@ -16,11 +16,12 @@ from adadp.methods.adambc import AdamBC
 from adadp.methods.agd import Agd, AgdQuery
 from adadp.methods.base import COUNT, GRADIENT, Deviations, LineSearch, Method, MethodDefaults, Parts, Query
 from adadp.methods.clipped import ClippedSum, DpSgd
-from adadp.methods.dpopt import DpOpt, ShapedScales
+from adadp.methods.dpopt import DpOpt
 from adadp.methods.momentum import DpSgdMomentum, signal_factor, variance_factor
 from adadp.methods.published import AdadpPublished, Adal, Adan, PublishedQuery
 from adadp.methods.rate import AdaptiveRate
 from adadp.methods.scales import ColumnScales, ScaleSettings
+from adadp.methods.shaped import ShapedScales
 from adadp.methods.text import METHODS, parse_method
 
 __all__ = [

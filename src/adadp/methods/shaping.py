@@ -19,14 +19,25 @@ that differ
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from adadp import checks
 from adadp.errors import InputError
+from adadp.methods.base import Tensors
+from adadp.methods.scales import Following
 
 STEPS = 50
 """Steps of projected gradient descent in Xiang et al. 2019, as Xu et al. 2020 (section VI-A) ran it too."""
+
+
+class Shaping(Following, Protocol):
+    """Settings of noise that is shaped by averages: how the problem is solved."""
+
+    def solve(self, s: Tensor, w: Tensor, counts: Tensor | None = None) -> Tensor:
+        """The sigma_i for a noise multiplier of 1."""
 
 
 def closed_form(s: Tensor, w: Tensor, sigma: float, counts: Tensor | None = None) -> Tensor:
@@ -84,3 +95,16 @@ def _checked(s: Tensor, w: Tensor, counts: Tensor | None, sigma: float) -> tuple
             fix="Give w a lower bound.",
         )
     return s, w, counts, checks.non_negative("sigma", sigma, why="It is a noise multiplier.")
+
+
+def flattened(tensors: Tensors) -> Tensor:
+    """All numbers one after another."""
+    return torch.cat([value.flatten() for value in tensors.values()])
+
+
+def shaped_like(tensors: Tensors, numbers: Tensor) -> Tensors:
+    """``numbers`` cut and shaped like ``tensors``, of the same types."""
+    parts = torch.split(numbers, [value.numel() for value in tensors.values()])
+    return {
+        name: part.view(value.shape).to(value.dtype) for (name, value), part in zip(tensors.items(), parts, strict=True)
+    }
