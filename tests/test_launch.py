@@ -211,9 +211,25 @@ def test_a_small_file_gets_a_lot_that_fits_it(rows, lot, tmp_path):
     assert with_fitting_lot(config.replace(lot=rows), asked, rows).lot == rows
 
 
-def test_a_delta_that_protects_nobody_is_refused():
+def test_a_delta_that_protects_nobody_is_refused_on_own_records(tmp_path):
+    features = torch.linspace(0, 1, 200)[:, None]
+    labels = (features[:, 0] > 0.5).long()
+    np.savez(tmp_path / "own.npz", x=features.numpy(), y=labels.numpy(), classes=2)
+    config = TrainConfig(f"npz:{tmp_path / 'own.npz'}", epsilon=1.0, delta=1 / 200, steps=2, lot=20, lr=0.1)
+    with pytest.raises(InputError, match="not below one over the number of records, 200"):
+        start(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists(), "nothing was spent"
+    with pytest.raises(InputError, match="not below one over the number of records, 1000"):
+        resolved(config.replace(records=1000, delta=1e-3))
+    with pytest.raises(InputError, match="not below one over the number of records, 200"):
+        fit(torch.nn.Linear(1, 2), (features, labels), epsilon=1.0, delta=1 / 200, steps=2, lot_size=20, lr=0.1)
+    start(config.replace(delta=1 / 201), tmp_path / "run")
+    start(config.replace(epsilon=None, sigma=0.0, allow_nonprivate=True), tmp_path / "noiseless")
+
+
+def test_on_public_records_a_delta_that_protects_nobody_is_noted():
+    """Table I of Xu et al. 2020 has such a delta."""
     config = TrainConfig("cancer", epsilon=1.0, delta=1 / 560, steps=2, lot=56)
-    with pytest.raises(InputError, match="not below one over the number of records, 560"):
-        start(config)
-    start(config.replace(delta=1 / 561))
-    start(config.replace(epsilon=None, sigma=0.0, allow_nonprivate=True))
+    about = "delta = 0.00178571 is not below one over the number of records, 560."
+    assert about in start(config).certificate["notes"]
+    assert not any("delta" in note for note in start(config.replace(delta=1 / 561)).certificate["notes"])

@@ -211,7 +211,7 @@ def test_features_are_paid_before_the_steps():
         ({"rho": 1.0, "epochs": 3}, "rho is given, and lots are sampled .poisson."),
         ({"rho": 1.0, "epochs": 3, "sampling": "fixed"}, "rho is given, and lots are sampled .fixed."),
         (
-            {"sigma": 1.0, "epochs": 3, "accountant": "zcdp", "delta": 0.5, "sampling": "reshuffle", "lot": 9999},
+            {"sigma": 1.0, "epochs": 3, "accountant": "zcdp", "sampling": "reshuffle", "lot": 9999},
             "exceed",
         ),
     ],

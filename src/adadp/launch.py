@@ -35,7 +35,16 @@ from adadp.runs import RunFolder
 from adadp.sampling import sampler
 from adadp.schedules import ValidationDecay, parse_noise
 from adadp.sizing import auto_lot, auto_steps
-from adadp.train import Status, TrainResult, check_board, decay_of, plan_of, refuse_finished, train
+from adadp.train import (
+    Status,
+    TrainResult,
+    check_board,
+    decay_of,
+    plan_of,
+    refuse_finished,
+    refuse_large_delta,
+    train,
+)
 from adadp.zoo import find
 from adadp.zoo.models import build_model
 
@@ -66,6 +75,8 @@ def resolved(config: TrainConfig) -> TrainConfig:
         filled["features"] = DEFAULT_FEATURES[config.data] + (f"+{EQUALISED}" if equalised else "")
     config = config.replace(**filled)
     require_delta(config)
+    if own and config.records is not None:
+        refuse_large_delta(config, config.records)
     stages = parse_features(config.features)
     if own:
         stages = _with_bounds(stages, config)
@@ -299,7 +310,10 @@ def prepared(config: TrainConfig, progress: Progress | None = None) -> Prepared:
     """Load the records of a resolved ``config`` and make their features."""
     if config.threads is not None:
         torch.set_num_threads(checks.count("threads", config.threads))
-    inputs = load_inputs(config, own=is_own(config.data))
+    own = is_own(config.data)
+    inputs = load_inputs(config, own=own)
+    if own:
+        refuse_large_delta(config, len(inputs.train[0]))
     stages = parse_features(config.features)
     shape = inputs.shape
     for stage in stages:

@@ -160,7 +160,9 @@ def test_entries_say_everything(entry):
 def test_entries_are_frozen_and_unknown_names_list_the_known():
     with pytest.raises(dataclasses.FrozenInstanceError):
         find("cancer").classes = 3
-    with pytest.raises(InputError, match=f"'mnits'.*{', '.join(DATA_SETS)}"):
+    with pytest.raises(InputError, match=f"'weather'.*{', '.join(DATA_SETS)}"):
+        load("weather")
+    with pytest.raises(InputError, match=r"'mnits'\. Did you mean mnist\?"):
         load("mnits")
 
 

@@ -214,7 +214,7 @@ def test_the_default_model_of_a_data_set_can_be_built_for_it(name):
 def test_the_default_models_are_those_of_the_papers():
     assert (default_model("cancer"), default_model("mnist")) == ("cancer-mlp", "mlp:1000")
     with pytest.raises(InputError, match="cancer, mnist"):
-        default_model("mnits")
+        default_model("weather")
 
 
 def test_the_transformer_reads_tokens_in_order():

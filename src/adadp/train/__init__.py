@@ -12,7 +12,7 @@ boards.py a run on TensorBoard.
 
 from adadp.train.boards import check_board
 from adadp.train.fitting import fit
-from adadp.train.planning import decay_of, plan_of
+from adadp.train.planning import decay_of, plan_of, refuse_large_delta
 from adadp.train.result import Status, TrainResult
 from adadp.train.session import refuse_finished, train
 from adadp.train.verify import Check, verify_run
@@ -26,6 +26,7 @@ __all__ = [
     "fit",
     "plan_of",
     "refuse_finished",
+    "refuse_large_delta",
     "train",
     "verify_run",
 ]

@@ -30,7 +30,7 @@ from adadp.train.checkpoints import Paid
 from adadp.train.evaluation import Confusion, Evaluate, LabelledRecords, share_right
 from adadp.train.looks import Looks
 from adadp.train.optimizers import check_noise, tell_noise
-from adadp.train.planning import rate_of
+from adadp.train.planning import large_delta, rate_of
 from adadp.train.result import Status, TrainResult
 from adadp.train.stopping import stop_requests
 
@@ -262,8 +262,11 @@ class Run:
         if self.average is not None:
             self.average.put_in()
             notes = [*notes, self.average.note]
-        about = parse_method(self.config.method).note(self.plan.steps)
-        notes = [*notes, *([] if about is None else [about])]
+        about = (
+            parse_method(self.config.method).note(self.plan.steps),
+            large_delta(self.config, self.plan.records),
+        )
+        notes = [*notes, *(each for each in about if each is not None)]
         accuracy, confusion = self.last_look()
         tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         certificate = make_certificate(
