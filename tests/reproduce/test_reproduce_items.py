@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from adadp import launch
 from adadp.errors import InputError
 from adadp.reproduce import chosen_items, experiments_folder, papers
 from adadp.reproduce.items import COMMAND, item_of
+from adadp.train import plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = papers(ROOT / "experiments")
@@ -56,6 +58,13 @@ def test_every_file_says_what_where_and_how(path):
         assert full
         assert 1 <= len(quick) <= 2, "a quick run takes a minute or two"
         assert item.seeds >= 1
+
+
+@pytest.mark.parametrize("path", sorted(path for path, item in ITEMS.items() if item.kind != COMMAND))
+def test_what_a_quick_run_would_train_can_be_planned(path):
+    """Every default, check and calibration before a run is a reason to refuse it."""
+    for config in map(launch.resolved, ITEMS[path].runs(quick=True).values()):
+        assert plan_of(config, launch.public_records(config)).steps > 0
 
 
 def test_the_folder_is_found_beside_the_source():
