@@ -486,6 +486,20 @@ def test_gradients_that_vanish_take_the_bound_to_the_floor_and_not_below():
     assert min(path) == 0.05
 
 
+@pytest.mark.parametrize(("follow", "factor"), [(0.0, 4.0), (0.5, 2.0), (1.0, 1.0)])
+def test_steps_follow_the_bound_as_far_as_asked(follow, factor):
+    rule = parse_clip_rule(f"quantile:initial=2,count_noise=10,floor=0.01,ceiling=100,follow={follow}")
+    assert rule.step_factor({"bound": 0.5}) == pytest.approx(factor)
+    assert rule.step_factor(rule.initial_state()) == 1
+    assert Flat(3.0).step_factor({}) == 1
+
+
+@pytest.mark.parametrize("follow", [-0.1, 1.1, NAN])
+def test_steps_follow_the_bound_by_a_share(follow):
+    with pytest.raises(InputError, match="follow"):
+        QuantileAdaptive(initial=1, count_noise_multiplier=10, floor=0.01, ceiling=100, follow=follow)
+
+
 @pytest.mark.parametrize("state", [{}, {"bound": NAN}, {"bound": 0.0}, {"bound": 1e4}, {"bound": 1e-4}, {"bound": "1"}])
 def test_a_state_of_another_rule_is_refused(state):
     rule = quantile_rule()
@@ -494,6 +508,7 @@ def test_a_state_of_another_rule_is_refused(state):
         lambda: rule.weights(torch.ones(1, 1), state),
         lambda: rule.count_query(torch.ones(1, 1), state),
         lambda: rule.update(state, 0.0),
+        lambda: rule.step_factor(state),
     ):
         with pytest.raises(InputError, match="in the state"):
             refused()
@@ -513,7 +528,7 @@ def test_a_state_of_another_rule_is_refused(state):
         ("automatic:0.5,gamma=0.1", Automatic(0.5, 0.1)),
         ("flat:0.3333333333333333", Flat(1 / 3)),
         (
-            "quantile:initial=1,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100",
+            "quantile:initial=1,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100,follow=0",
             QuantileAdaptive(initial=1, count_noise_multiplier=10, floor=0.01, ceiling=100),
         ),
     ],
@@ -566,7 +581,7 @@ def test_one_bound_is_one_bound():
         ("automatic:1,gamma=x", "'x' in a clip rule is not a number"),
         ("quantile:initial=1", "lacks count_noise, floor, ceiling"),
         ("quantile:1,initial=1,count_noise=9,floor=0.1,ceiling=9", "too many numbers"),
-        ("quantile:initial=1,rate=1", "Its options are initial, quantile, lr, count_noise, floor, ceiling"),
+        ("quantile:initial=1,rate=1", "Its options are initial, quantile, lr, count_noise, floor, ceiling, follow"),
         ("per-layer:", "lacks its bound"),
     ],
 )

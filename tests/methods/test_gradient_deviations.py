@@ -77,6 +77,7 @@ def without_noise(private: PrivateGradients, query: Query, clip_state, kept, mec
         (FAST, {"clip": "per-layer:0.7"}),
         ("dpopt:start=2", {}),
         (FAST, {"clip": QUANTILE}),
+        ("dpsgd", {"clip": f"{QUANTILE},follow=1"}),
         (FAST, {"clips": "exp:s0=1,k=0.4", "lots": "piecewise:0=40,2=80,4=20"}),
         (FAST, {"noise": "exp:s0=2,k=0.5", "clips": "piecewise:0=1,3=0.25"}),
     ],

@@ -85,6 +85,10 @@ class ClipRule(ABC):
         """The state after a release. A fixed rule learns nothing from it."""
         return state
 
+    def step_factor(self, state: ClipState) -> float:  # noqa: ARG002
+        """What a gradient released in this state is multiplied by for the optimizer: a public number."""
+        return 1.0
+
     def extra_multipliers(self) -> tuple[float, ...]:
         """Noise multipliers of the rule's own releases on every lot, beside the gradient. They share its lot."""
         return ()

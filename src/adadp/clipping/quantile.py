@@ -17,6 +17,11 @@ in the same way, and C settles where f = 1/2 + (L / qN)(quantile - 1/2): exactly
 0.4 (L / qN - 1) for the 0.9 quantile. (Counting 1[n <= C] - quantile would have no such bias and the larger
 sensitivity max(quantile, 1 - quantile).)
 
+What an optimizer gets is the released gradient times (C_0 / C)^(1 - follow), C_0 being where the bound began. C can
+fall or rise a hundredfold within a run, and with ``follow`` = 1, as in the paper, gradient, noise and step go with it.
+An optimizer that divides by averages of earlier squares (Adam) then makes steps that are too short for a thousand steps
+after C has fallen. With 0 the gradient is measured in C, and the steps stay as long as the rate says.
+
     case                                             what happens
     the released count is huge, either sign          C goes to ceiling or floor, not further
     the released count is inf                        the same
@@ -66,7 +71,7 @@ class QuantileAdaptive(AdaptiveClipRule):
     """
 
     name = "quantile"
-    example = "quantile:initial=1,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100"
+    example = "quantile:initial=1,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100,follow=0"
     options: ClassVar[dict[str, str]] = {
         "initial": "initial",
         "quantile": "quantile",
@@ -74,6 +79,7 @@ class QuantileAdaptive(AdaptiveClipRule):
         "count_noise": "count_noise_multiplier",
         "floor": "floor",
         "ceiling": "ceiling",
+        "follow": "follow",
     }
     count_bound = 0.5
     count_steepness = (1 + RAMP) / RAMP
@@ -84,6 +90,8 @@ class QuantileAdaptive(AdaptiveClipRule):
     count_noise_multiplier: float
     floor: float
     ceiling: float
+    follow: float = 0.0
+    """The power of the bound that is in the steps: 1 as published, 0 for steps that do not change with it."""
 
     def __post_init__(self) -> None:
         checked = {name: bound_in_range(name, getattr(self, name)) for name in ("initial", "floor", "ceiling")}
@@ -94,6 +102,7 @@ class QuantileAdaptive(AdaptiveClipRule):
             why="Without noise the count of every lot would be released as it is.",
         )
         checked["quantile"] = checks.probability("quantile", self.quantile)
+        checked["follow"] = checks.probability("follow", self.follow, why="It is the share of log C in the steps.")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if not 0 < self.quantile < 1:
@@ -140,6 +149,9 @@ class QuantileAdaptive(AdaptiveClipRule):
         step = self.learning_rate * (self.quantile - fraction)
         factor = math.exp(min(max(step, -LONGEST_STEP), LONGEST_STEP))
         return {"bound": min(max(bound * factor, self.floor), self.ceiling)}
+
+    def step_factor(self, state: ClipState) -> float:
+        return float((self.initial / self._bound(state)) ** (1 - self.follow))
 
     def describe(self) -> str:
         return (

@@ -32,6 +32,11 @@ class ClippedSum(Query):
     def clip_state(self) -> ClipState:
         return self._state
 
+    @property
+    def divisor(self) -> float:
+        """What a sum released in the step at hand is divided by for the optimizer: a public number."""
+        return self.lot_size / self._rule.step_factor(self._state)
+
     def ask(self, capture: Capture) -> Parts:
         rule, state = self._rule, self._state
         square_norms = capture.square_norms(self._groups, None if self._scales is None else self._scales.inverse)
@@ -63,15 +68,16 @@ class ClippedSum(Query):
         return super().steepness(purpose)
 
     def learn(self, released: Parts, deviation: float) -> Tensors:
+        divisor = self.divisor
         if COUNT in released:
             self._state = self._rule.update(self._state, float(released[COUNT][COUNT]) / self.lot_size)
         gradients = released[GRADIENT]
         if self._scales is not None:
             gradients = self._scales.learn(gradients, deviation)
-        return {name: value.div(self.lot_size) for name, value in gradients.items()}
+        return {name: value.div(divisor) for name, value in gradients.items()}
 
     def gradient_deviations(self, deviation: float) -> Deviations | None:
-        share = deviation / self.lot_size
+        share = deviation / self.divisor
         return dict.fromkeys(self._engine.names, share) if self._scales is None else self._scales.deviations(share)
 
     def tensors(self) -> Tensors:

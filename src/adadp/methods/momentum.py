@@ -79,8 +79,8 @@ class MomentumSum(ClippedSum):
         self._velocity = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in engine.zeros().items()}
 
     def learn(self, released: Parts, deviation: float) -> Tensors:
-        gradients = super().learn(released, deviation)
         self._variance = self._next_variance(deviation)
+        gradients = super().learn(released, deviation)
         for name, velocity in self._velocity.items():
             velocity.mul_(self._c).add_(gradients[name])
         return {name: velocity.clone() for name, velocity in self._velocity.items()}
@@ -89,7 +89,7 @@ class MomentumSum(ClippedSum):
         return dict.fromkeys(self._velocity, math.sqrt(self._next_variance(deviation)))
 
     def _next_variance(self, deviation: float) -> float:
-        return self._c**2 * self._variance + (deviation / self.lot_size) ** 2
+        return self._c**2 * self._variance + (deviation / self.divisor) ** 2
 
     def tensors(self) -> Tensors:
         kept = {f"{_KEPT}{name}": value.clone() for name, value in self._velocity.items()}
