@@ -601,6 +601,12 @@ def test_a_name_and_a_bound():
     )
 
 
+@pytest.mark.parametrize(("lot", "noise"), [(None, 10), (40, 10), (100, 10), (2000, 200)])
+def test_the_count_of_a_large_lot_needs_to_be_less_exact(lot, noise):
+    assert clip_rule("quantile", 2, lot_size=lot).extra_multipliers() == (noise,)
+    assert clip_rule("quantile:initial=1,count_noise=7,floor=0.1,ceiling=9", lot_size=lot).extra_multipliers() == (7,)
+
+
 @pytest.mark.parametrize(
     ("name", "bound", "what"),
     [

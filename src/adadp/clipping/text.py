@@ -15,17 +15,18 @@ RULES: dict[str, type[ClipRule]] = {
 """Name in text -> rule."""
 
 COUNT_NOISE = 10.0
-"""Noise multiplier of the count where only ``quantile`` and a bound are given: L / 10 for lots of 100 records."""
+"""Least noise multiplier of the count where only ``quantile`` and a bound are given; from lots of 100 on it is L / 10."""
 
 RANGE = 100.0
 """How far the bound of such a rule may move from where it starts, as a factor to both sides."""
 
 
-def clip_rule(name: str, bound: float | None = None) -> ClipRule:
+def clip_rule(name: str, bound: float | None = None, *, lot_size: int | None = None) -> ClipRule:
     """The rule called ``name`` with the clip bound ``bound``, or a rule in full text (``flat:1``), without ``bound``.
 
     For ``per-layer`` the bound is that of each layer; for ``quantile`` it is where the bound starts, with a floor of a
-    hundredth and a ceiling of a hundred times it, and a noise multiplier of 10 on the count.
+    hundredth and a ceiling of a hundred times it, and on the count a noise multiplier of a tenth of ``lot_size``
+    (Andrew et al. 2021), of 10 at least.
     """
     if isinstance(name, str) and ":" in name:
         if bound is not None:
@@ -44,8 +45,9 @@ def clip_rule(name: str, bound: float | None = None) -> ClipRule:
         )
     if kind is QuantileAdaptive:
         initial = bound_in_range("bound", bound)
+        noise = max(COUNT_NOISE, (lot_size or 0) / 10)
         return QuantileAdaptive(
-            initial=initial, count_noise_multiplier=COUNT_NOISE, floor=initial / RANGE, ceiling=initial * RANGE
+            initial=initial, count_noise_multiplier=noise, floor=initial / RANGE, ceiling=initial * RANGE
         )
     return _built(kind, name, [bound], {})
 

@@ -141,7 +141,7 @@ def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
         lot = round(lots.value_at(0))
     epochs = None if config.epochs == AUTO else config.epochs
     has_length = config.steps is not None or epochs is not None
-    rule, clips = _clip(config)
+    rule, clips = _clip(config, lot if isinstance(lot, int) else None)
     method = parse_method(config.method)
     plan = Plan.of_noise(
         noise=0.0 if config.sigma == 0 else 1.0,
@@ -169,11 +169,11 @@ def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
     return replace(plan, clips=clips, keep_noise=keeps, choice=method.choice), has_length
 
 
-def _clip(config: TrainConfig) -> tuple[ClipRule, Schedule | None]:
+def _clip(config: TrainConfig, lot: int | None) -> tuple[ClipRule, Schedule | None]:
     """The clip rule, and what its bound is multiplied by over the epochs."""
     named = ":" not in config.clip_rule
     if config.clip_schedule is None:
-        return clip_rule(config.clip_rule, config.clip if named else None), None
+        return clip_rule(config.clip_rule, config.clip if named else None, lot_size=lot), None
     bounds = _over_epochs(config.clip_schedule, config.clip if named else 1.0)
     assert bounds is not None
     first = bounds.value_at(0)
@@ -183,7 +183,7 @@ def _clip(config: TrainConfig) -> tuple[ClipRule, Schedule | None]:
             why="With a rule in full text the schedule is a factor.",
             fix="Leave s0 out of clip_schedule, or name the rule without its bound.",
         )
-    return clip_rule(config.clip_rule, first if named else None), bounds.scaled(1 / first)
+    return clip_rule(config.clip_rule, first if named else None, lot_size=lot), bounds.scaled(1 / first)
 
 
 def _longest(draft: Plan, schedule: Schedule, target: Target) -> Plan:
