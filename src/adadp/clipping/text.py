@@ -15,7 +15,7 @@ RULES: dict[str, type[ClipRule]] = {
 """Name in text -> rule."""
 
 COUNT_NOISE = 10.0
-"""Least noise multiplier of the count where only ``quantile`` and a bound are given; from lots of 100 on it is L / 10."""
+"""Least noise multiplier of the count where only ``quantile`` and a bound are given; for larger lots it is L / 10."""
 
 RANGE = 100.0
 """How far the bound of such a rule may move from where it starts, as a factor to both sides."""
