@@ -90,7 +90,7 @@ MAY_IMPORT["compare"] = _BELOW_PLAN | {
     "train",
 }
 MAY_IMPORT["compare"] |= {"features", "inputs", "zoo", PUBLIC}
-MAY_IMPORT["reproduce"] = {"errors", "checks", "accounting", "compare", "config", "launch", "runs"}
+MAY_IMPORT["reproduce"] = {"errors", "checks", "accounting", "compare", "config", "launch", "owndata", "runs"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT, PUBLIC}
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT[PUBLIC] = set(MAY_IMPORT)

@@ -54,6 +54,16 @@ def accountant(monkeypatch):
     return module
 
 
+@pytest.mark.usefixtures("accountant")
+def test_charges_that_prove_nothing_get_no_epsilon(tmp_path):
+    with Ledger.create(tmp_path / "run.ledger", budget=PlannedBudget(PLAN, not_private="Raw gradients.")) as ledger:
+        ledger.charge(PCA)
+    assert read_ledger(tmp_path / "run.ledger").not_private == "Raw gradients."
+    assert "none holds: Raw gradients." in run("show", tmp_path / "run.ledger", "--delta", "1e-5").output
+    answer = json.loads(run("show", tmp_path / "run.ledger", "--delta", "1e-5", "--json").output)
+    assert (answer["epsilon"], answer["status"]) == (None, None)
+
+
 def run(*arguments, code=0):
     result = CliRunner().invoke(command, [str(argument) for argument in arguments])
     assert result.exit_code == code, result.output

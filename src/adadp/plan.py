@@ -166,6 +166,12 @@ class Plan:
 
     def chosen_from(self, step: int, sigma: float) -> Plan:
         """The plan of a run whose noise is chosen step by step, and from ``step`` on is ``sigma`` for all we know."""
+        if self.timetable.shares_draws:
+            raise InputError(
+                f"Noise cannot be chosen step by step on {self.sampling} lots.",
+                why="The lots of an epoch are charged together, before the first of them, with the noise known then.",
+                fix="Use Poisson sampling, or full batches.",
+            )
         noise = self.noise
         points = noise.points if isinstance(noise, Piecewise) and noise.tick == 1 else ()
         if points and noise is not None and noise.value_at(step) == sigma:

@@ -168,7 +168,7 @@ class PrivateGradients:
                 if len(chunk):
                     losses = self._engine.losses_along(self._records.batch(chunk), direction, lengths)
                     scores += query.scores(losses.double()).cpu()
-        bound = self._with_rounding(query.score_bound)
+        bound = self._with_rounding(query.score_bound, query.score_steepness)
         # ======================== trust line: above sensitive, below public ========================
         return choose_least(
             scores, bound=bound, epsilon=self.plan.choice_epsilon, source=self.source, step=step, purpose="choice"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from adadp.compare.measuring import measured_run
+from adadp.compare.running import failure_of
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +41,9 @@ def in_this_process(monkeypatch) -> set[str]:
                     raise RuntimeError("It was told to fail.")
                 measured = measured_run(job.config, job.folder)
             except Exception as error:  # as a worker does
-                finished(job, None, f"{type(error).__name__}: {error}")
+                finished(job, None, failure_of(error))
             else:
-                finished(job, measured, "")
+                finished(job, measured, None)
 
     monkeypatch.setattr("adadp.compare.comparing.run_jobs", run_jobs)
     return failing

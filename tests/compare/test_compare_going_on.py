@@ -12,8 +12,10 @@ from adadp.compare import Case, Comparison, compare
 from adadp.compare.planning import plan_all
 from adadp.compare.privacy import ahead, charged, total_of
 from adadp.errors import InputError, Interrupted
+from adadp.ledger import read_ledger
 from adadp.runs import RunFolder
 from adadp.runs.folder import has_finished
+from adadp.train.run import Run
 
 BASE = {"data": "cancer", "delta": 1e-4, "lot": 100, "model": "linear", "threads": 1, "accountant": "zcdp"}
 TWO = Comparison(
@@ -102,7 +104,7 @@ def test_a_ledger_that_does_not_hold_counts_as_all_that_was_planned(finished, ha
         assert [(each["name"], each["seed"]) for each in results["failed"]] == [("slow", 0)]
         assert results["total"]["epsilon"] == pytest.approx(whole["epsilon"], rel=1e-6)
         assert results["total"]["runs"] == 2
-        assert "1 of them as planned, because the ledger does not hold" in results["total"]["text"]
+        assert "1 of them as planned: not finished, or their ledger is gone" in results["total"]["text"]
 
 
 def test_such_a_ledger_is_told_even_if_its_run_was_not_come_to(finished, monkeypatch):
@@ -117,13 +119,61 @@ def test_such_a_ledger_is_told_even_if_its_run_was_not_come_to(finished, monkeyp
     assert "stops inside its header" in failed["error"]
 
 
+def own_comparison(table: Path, **case) -> Comparison:
+    files = {"data": f"table:{table / 'train.csv'}", "test_data": f"table:{table / 'test.csv'}"}
+    base = BASE | files | {"schema": str(table / "schema.toml"), "records": 200, "steps": 2, "epsilon": 2.0}
+    return Comparison("Own", base, (Case("one", case),), (0,))
+
+
+def test_what_an_error_says_about_own_records_is_not_kept(table, tmp_path, in_this_process):
+    in_this_process.add("one-2-seed0")
+    results = compare(own_comparison(table), tmp_path / "out")
+    (failed,) = results["failed"]
+    assert failed["error"].startswith("RuntimeError. What it said is not kept")
+    assert "that it failed is not covered by the total" in failed["error"]
+    for file in (tmp_path / "out").iterdir():
+        assert file.is_dir() or b"It was told to fail" not in file.read_bytes()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_run_that_has_begun_and_not_finished_counts_as_planned(table, tmp_path, monkeypatch):
+    """It may have stopped because of what it released: then the charges until there are no bound."""
+    asked, step = own_comparison(table), Run.step
+
+    def once(run: Run) -> bool:
+        if run.private.step:
+            raise OSError("the disk is full")
+        return step(run)
+
+    monkeypatch.setattr(Run, "step", once)
+    results = compare(asked, tmp_path / "out")
+    planned = total_of(ahead(plan_all(asked), 1), public=False)["epsilon"]
+    ledger = read_ledger(tmp_path / "out" / "runs" / "one-2-seed0" / "ledger.jsonl")
+    assert sum(ledger.charges.values()) == 1
+    assert results["total"]["epsilon"] == planned
+    assert "1 of them as planned" in results["total"]["text"]
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_run_whose_folder_was_removed_still_counts(table, tmp_path):
+    asked, out = own_comparison(table), tmp_path / "out"
+    one = compare(asked, out)["total"]
+    for runs in (2, 3):
+        shutil.rmtree(out / "runs" / "one-2-seed0")
+        total = compare(asked, out)["total"]
+        assert total["runs"] == runs
+        assert total["epsilon"] > one["epsilon"]
+        assert f"{runs - 1} of them as planned" in total["text"]
+    assert compare(asked, out)["total"] == total
+    with pytest.raises(InputError, match="would cost more than"):
+        compare(asked, out, most_epsilon=1.01 * one["epsilon"])
+
+
 @pytest.mark.usefixtures("in_this_process")
 def test_a_release_that_was_paid_and_lost_on_own_data_stays_charged_and_failed(table, tmp_path, monkeypatch):
     """Its folder holds the charge: nothing may say that it should be removed."""
     out = tmp_path / "out"
-    files = {"data": f"table:{table / 'train.csv'}", "test_data": f"table:{table / 'test.csv'}"}
-    base = BASE | files | {"schema": str(table / "schema.toml"), "records": 200, "steps": 2, "epsilon": 2.0}
-    asked = Comparison("Own", base, (Case("pca", {"features": "pca:dim=1,sigma=5"}),), (0,))
+    asked = own_comparison(table, features="pca:dim=1,sigma=5")
 
     def killed(*_, **__):
         raise OSError("killed")

@@ -166,6 +166,19 @@ def released(*rows: float) -> dict:
     return {GRADIENT: {"weight": weight, "bias": torch.zeros(2, dtype=torch.float64)}}
 
 
+@pytest.mark.parametrize("score", ["gain", "loss"])
+@given(
+    losses=st.lists(st.lists(st.floats(0, 1e6), min_size=4, max_size=4), min_size=1, max_size=8),
+    errors=st.lists(st.lists(st.floats(-1, 1), min_size=4, max_size=4), min_size=8, max_size=8),
+)
+def test_an_error_in_proportion_to_a_loss_moves_scores_by_no_more_than_is_said(score, losses, errors):
+    query, size = query_of(Agd(score=score, c_obj=0.3, grid=3)), 2.0**-16
+    records = torch.tensor(losses, dtype=torch.float64).T
+    moved = records * (1 + size * torch.tensor(errors[: len(losses)], dtype=torch.float64).T)
+    change = (query.scores(moved) - query.scores(records)).abs().max().item()
+    assert change <= 1.001 * len(losses) * size * query.score_steepness * query.score_bound
+
+
 def test_after_a_zero_the_noisy_gradients_are_averaged_by_their_precision():
     query = query_of(Agd(gamma=0.1))
     one, two = torch.randn(18).tolist(), torch.randn(18).tolist()
@@ -278,6 +291,27 @@ def test_a_seeded_run_that_was_killed_ends_bit_for_bit_as_if_nothing_had_happene
     assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
 
 
+def test_a_run_that_failed_at_a_choice_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch):
+    """The gradient of that step is out, and not in the model: it must not be skipped."""
+    asked = SETTINGS | {"seed": 4, "checkpoint_every": 4}
+    whole = fit(network(), DATA, **asked)
+    choices = []
+
+    def fails(*arguments, **options):
+        choices.append(choose_least(*arguments, **options))
+        if len(choices) == 7:
+            raise OSError("the seventh choice")
+        return choices[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("adadp.step.choose_least", fails)
+        with pytest.raises(OSError, match="seventh"):
+            fit(network(), DATA, out=tmp_path / "run", **asked)
+    found = fit(network(), DATA, out=tmp_path / "run", resume=True, **asked)
+    assert torch.equal(weights(found.model), weights(whole.model))
+    assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
+
+
 def test_a_secure_run_leaves_out_what_was_lost_and_stays_within_its_budget(tmp_path):
     def kill(status) -> None:
         if status.step == 9:
@@ -367,3 +401,9 @@ def test_replacing_a_record_is_charged_twice_the_range_of_a_choice():
         Plan.of_noise(noise=2.0, records=600, lot_size=600, steps=3).noise
     )
     assert plan.release_at(0).events[-1].epsilon == pytest.approx(2 * plan.choice_epsilon)
+
+
+def test_noise_is_not_chosen_within_an_epoch_that_is_charged_once():
+    plan = Plan.of_noise(noise=20.0, records=400, lot_size=20, steps=40, sampling="reshuffle", neighbours="zero-out")
+    with pytest.raises(InputError, match="cannot be chosen step by step on reshuffle lots"):
+        plan.for_choices(0.1)

@@ -112,6 +112,7 @@ def test_a_good_file():
         ({"case": [{"name": "a", "set": {"epsilon": -1.0}}]}, "epsilon"),
         ({"case": [{"name": "a", "set": {"colour": 1}}]}, "colour"),
         ({"picture": "curves"}, "curves"),
+        ({"base": GOOD["base"] | {"data": "npz:mine.npz"}}, "data of your own"),
         ({"kind": "smallest", "marks": [0.9]}, "epsilons or along"),
         (
             {"kind": "smallest", "marks": [0.9], "case": [{"name": "a", "epsilons": [1.0], "printed": [1.0, 2.0]}]},

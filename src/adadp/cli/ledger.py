@@ -64,6 +64,8 @@ def _cost(record: LedgerRecord, delta: float) -> dict[str, Any]:
 
     cost = {"delta": checks.delta(delta), "epsilon": None, "epsilon_low": None, "epsilon_high": None, "status": None}
     event = record.event()
+    if record.not_private is not None:
+        return cost | {"reason": f"none holds: {record.not_private}"}
     if event is None:
         return cost | {"epsilon": 0.0, "epsilon_low": 0.0, "epsilon_high": 0.0, "reason": "nothing was charged"}
     try:

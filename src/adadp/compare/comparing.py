@@ -27,9 +27,9 @@ from filelock import FileLock, Timeout
 from adadp import checks, launch
 from adadp.compare.measuring import Measured
 from adadp.compare.planning import PlannedCase, is_public, plan_all, plan_further, same_folder
-from adadp.compare.privacy import ahead, charged, total_of
+from adadp.compare.privacy import ahead, charged, remember, removed, total_of
 from adadp.compare.results import Board, Results, write_results
-from adadp.compare.running import Job, Running, cores, run_jobs
+from adadp.compare.running import Failure, Job, Running, cores, run_jobs
 from adadp.compare.spec import Comparison
 from adadp.compare.statistics import between, smallest_epsilon
 from adadp.errors import InputError, Interrupted
@@ -42,6 +42,7 @@ from adadp.zoo.models import build_model
 
 SPEC_NAME = "comparison.toml"
 _LOCK_NAME = ".lock"
+_UNSAID = "What it said is not kept, as it may tell about records, and that it failed is not covered by the total. "
 _KEEP = (
     "Leave its folder where it is: what it charged counts in the total. If the same command cannot go on with it, do "
     "without this run, or compare in another folder, which costs its own total."
@@ -117,8 +118,9 @@ def compare(
             why="Its epsilons are chosen by what earlier runs came to, and no composition theorem covers such a sum.",
             fix="Leave refine out, and give the epsilons to try beforehand.",
         )
-    cost = _planned_cost(planned, spec, most_epsilon)
+    _planned_cost(planned, spec, place, most_epsilon)
     with _occupied(place, spec):
+        cost = _planned_cost(planned, spec, place, most_epsilon)
         board = Board(spec, planned, command or f"adadp compare {SPEC_NAME} --out again")
         work = _Work(board, place, workers, watch, cost)
         work.tell(planned_total=cost)
@@ -199,7 +201,7 @@ class _Work:
             found = _refinements(board)
             if not found:
                 return
-            self.cost = _planned_cost([*board.planned, *found], board.spec, most_epsilon)
+            self.cost = _planned_cost([*board.planned, *found], board.spec, self.place, most_epsilon)
             board.planned += found
             self.make(found)
 
@@ -211,10 +213,11 @@ class _Work:
     def settle(self) -> None:
         """Write the results with what has really been charged."""
         board = self.board
+        remember(board.planned, board.spec.seeds, self.place)
         spent = charged(board.planned, board.spec.seeds, self.place)
         for each in spent:
-            if each.lost and each.folder not in board.measured:
-                board.failed.setdefault(each.folder, self._told(each.lost))
+            if each.lost and each.folder and each.folder not in board.measured:
+                board.failed.setdefault(each.folder, self._kept(Failure(each.lost)))
         self.write(total_of(spent, public=is_public(board.planned)))
 
     def conclude(self) -> None:
@@ -233,21 +236,24 @@ class _Work:
         return len(board.measured) + len(board.failed), len(board.planned) * len(board.spec.seeds)
 
     def _tick(self, running: Sequence[Running]) -> None:
+        remember(self.board.planned, self.board.spec.seeds, self.place)
         self.tell(running)
 
-    def _finished(self, job: Job, measured: Measured | None, error: str) -> None:
+    def _finished(self, job: Job, measured: Measured | None, failure: Failure | None) -> None:
         case, seed = self._asked[job.folder]
         if measured is not None:
             self.board.measured[case.folder(seed)] = {**measured, "seed": seed}
-        else:
-            error = self.board.failed[case.folder(seed)] = self._told(error)
+        elif failure is not None:
+            self.board.failed[case.folder(seed)] = self._kept(failure)
         self.write(self.cost)
         accuracy = None if measured is None else float(measured["test_accuracy"])
-        self.tell(ended=Ended(case.name, case.epsilon, seed, accuracy, error))
+        self.tell(ended=Ended(case.name, case.epsilon, seed, accuracy, "" if failure is None else str(failure)))
 
-    def _told(self, error: str) -> str:
-        """What is said about a run that failed. Without its folder a charge to a user's own records would be gone."""
-        return error if is_public(self.board.planned) else f"{error} {_KEEP}"
+    def _kept(self, failure: Failure) -> str:
+        """What the results say about a run that failed: on a user's own records nothing that may be about them."""
+        if is_public(self.board.planned):
+            return str(failure)
+        return f"{failure.kind}. {_UNSAID}{_KEEP}" if failure.tells else f"{failure} {_KEEP}"
 
     def _under_way(self, running: Running) -> UnderWay:
         case, seed = self._asked[running.job.folder]
@@ -275,9 +281,10 @@ def _refinements(board: Board) -> list[PlannedCase]:
     return found
 
 
-def _planned_cost(planned: Sequence[PlannedCase], spec: Comparison, most: float | None) -> dict[str, Any]:
-    """What all runs will cost together, if that is allowed."""
-    cost = total_of(ahead(planned, len(spec.seeds)), public=is_public(planned))
+def _planned_cost(planned: Sequence[PlannedCase], spec: Comparison, place: Path, most: float | None) -> dict[str, Any]:
+    """What all runs will cost together, with those that were removed from ``place``, if that is allowed."""
+    runs = [*ahead(planned, len(spec.seeds)), *removed(planned, spec.seeds, place)]
+    cost = total_of(runs, public=is_public(planned))
     if most is not None and (cost["epsilon"] is None or cost["epsilon"] > most):
         raise InputError(
             f"The comparison would cost more than epsilon {most:g} in all. {cost['text']}",

@@ -33,7 +33,7 @@ from pathlib import Path
 
 from adadp.compare.measuring import Measured, measured_run
 from adadp.config import TrainConfig
-from adadp.errors import Interrupted
+from adadp.errors import Interrupted, LedgerError, RunError
 from adadp.train import Status
 from adadp.train.stopping import stop_requests
 
@@ -59,14 +59,26 @@ class Running:
 
 
 @dataclass(frozen=True)
+class Failure:
+    """Why a run failed: what kind of error it was, and what that said; ``tells``: perhaps about records."""
+
+    kind: str
+    said: str = ""
+    tells: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.said}" if self.said else self.kind
+
+
+@dataclass(frozen=True)
 class _Ended:
     measured: Measured | None
-    error: str = ""
+    failure: Failure | None = None
     stopped: bool = False
     begun: bool = True
 
 
-Finished = Callable[[Job, "Measured | None", str], None]
+Finished = Callable[[Job, "Measured | None", "Failure | None"], None]
 Tick = Callable[[Sequence[Running]], None]
 
 
@@ -111,7 +123,7 @@ def run_jobs(jobs: Sequence[Job], *, workers: int, finished: Finished, tick: Tic
                         waiting.insert(0, job)
                     elif not (stop.is_set() and ended.measured is None):
                         done += 1
-                        finished(job, ended.measured, ended.error)
+                        finished(job, ended.measured, ended.failure)
     finally:
         for worker in team:
             worker.close()
@@ -143,9 +155,8 @@ class _Worker:
         except (EOFError, OSError):
             self.process.join()
             code = self.process.exitcode
-            said = _Ended(
-                None, f"Its process ended by itself (exit code {code}), perhaps out of memory.", begun=self._begun
-            )
+            died = Failure(f"Its process ended by itself (exit code {code}), perhaps out of memory.")
+            said = _Ended(None, died, begun=self._begun)
         if isinstance(said, _Ended):
             self.running = None
             return job, said
@@ -185,11 +196,16 @@ def _work(pipe: Connection, threads: int) -> None:
         except Interrupted:
             ended = _Ended(None, stopped=True)
         except Exception as error:  # whatever it is, the other runs go on
-            ended = _Ended(None, f"{type(error).__name__}: {error}")
+            ended = _Ended(None, failure_of(error))
         try:
             pipe.send(ended)
         except OSError:  # nobody is there any more
             return
+
+
+def failure_of(error: Exception) -> Failure:
+    """What ``error`` comes to. Errors about a run's folder and its ledger do not know any record."""
+    return Failure(type(error).__name__, str(error), tells=not isinstance(error, (RunError, LedgerError)))
 
 
 def _teller(pipe: Connection) -> Callable[[Status], None]:

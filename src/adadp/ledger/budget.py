@@ -34,15 +34,20 @@ class PlannedBudget:
     It holds a run to the plan for which epsilon was computed ahead, by whichever accountant. A charge that a crash tore
     is spent although it released nothing, so a run that resumes after such a crash ends that many releases short of its
     plan: it stops with ``BudgetExceeded`` and its certificate still holds.
+
+    ``not_private`` says why no epsilon holds for a run whose charges are only what its paper would count. It stands in
+    the ledger, so that whoever reads that alone is told.
     """
 
-    def __init__(self, planned: Event) -> None:
+    def __init__(self, planned: Event, *, not_private: str | None = None) -> None:
         self._planned = flatten(planned)
+        self._not_private = not_private
         self._spent: dict[Event, int] = {}
 
     def describe(self) -> dict[str, Any]:
         events = [{"count": count, "event": to_json(event)} for event, count in self._planned.items()]
-        return {"rule": "planned", "events": events}
+        about = {} if self._not_private is None else {"not_private": self._not_private}
+        return {"rule": "planned", "events": events} | about
 
     def admit(self, event: Event, count: int) -> None:
         for part, times in flatten(event).items():

@@ -31,6 +31,12 @@ class LedgerRecord:
     head: str
     length: int
 
+    @property
+    def not_private(self) -> str | None:
+        """Why no epsilon holds, whatever was charged, if the run has said so; see ``PlannedBudget``."""
+        found: str | None = (self.budget or {}).get("not_private")
+        return found
+
     def event(self) -> Event | None:
         """Everything charged, as one event for an accountant; ``None`` if nothing was."""
         return whole(self.charges)

@@ -101,6 +101,11 @@ class LineSearch(Query):
     def score_bound(self) -> float:
         """What one record more adds to a score, at most; it takes nothing off."""
 
+    @property
+    def score_steepness(self) -> float:
+        """How many times a rounding of the losses is in a score, both taken relative to ``score_bound``."""
+        return 1.0
+
     @abstractmethod
     def lengths(self) -> list[float]:
         """How far along the direction one may go; the first is 0."""

@@ -37,6 +37,7 @@ from typing import Any
 
 from adadp.config import TrainConfig
 from adadp.errors import InputError
+from adadp.owndata import is_own
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -150,9 +151,9 @@ class Item:
                 settings = _shortened(settings, self.quick.settings)
             if case.epsilons:
                 for epsilon in case.grid(quick=quick):
-                    found[f"{case.name} at {epsilon:g}"] = TrainConfig.from_dict({**settings, "epsilon": epsilon})
+                    found[f"{case.name} at {epsilon:g}"] = _public_config({**settings, "epsilon": epsilon})
             else:
-                found[case.name] = TrainConfig.from_dict(settings)
+                found[case.name] = _public_config(settings)
         return found
 
     def chosen(self, *, quick: bool) -> tuple[Case, ...]:
@@ -349,6 +350,18 @@ def _check(place: str, item: Item) -> None:
 
 def _is_run_along(case: Case) -> bool:
     return case.along is not None and case.same_as is None
+
+
+def _public_config(settings: dict[str, Any]) -> TrainConfig:
+    """The configuration of a run on a public data set: runs of an item share their seeds, and leave no ledger."""
+    config = TrainConfig.from_dict(settings)
+    if is_own(config.data):
+        raise InputError(
+            f"{config.data} is data of your own, and items are run on public data sets.",
+            why="Their runs share noise, and what they charge is not kept: nobody would know what was spent.",
+            fix="Use adadp compare, which adds up what its runs cost.",
+        )
+    return config
 
 
 def _shortened(settings: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

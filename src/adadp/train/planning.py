@@ -21,6 +21,7 @@ from adadp.config import AUTO, TrainConfig, require_delta
 from adadp.errors import InputError
 from adadp.events import Neighbours
 from adadp.features import parse_features, released_stages
+from adadp.ledger import PlannedBudget
 from adadp.methods import Agd, parse_method
 from adadp.plan import Plan
 from adadp.schedules import (
@@ -256,6 +257,11 @@ def _refuse_rho_of_samples(config: TrainConfig, draft: Plan) -> None:
             why="zCDP knows no amplification by sampling: every step would count in full.",
             fix="Pass epsilon and delta, or sampling = reshuffle.",
         )
+
+
+def planned_budget(config: TrainConfig, plan: Plan) -> PlannedBudget:
+    """What holds a run to a plan whose noise is known ahead."""
+    return PlannedBudget(plan.event(), not_private=parse_method(config.method).not_private)
 
 
 def _check_certifiable(plan: Plan, config: TrainConfig) -> None:

@@ -152,7 +152,8 @@ class Run:
             private.release(paid=self.paid.take(plan.charge_at(step)))
         except BudgetExceeded:
             return False
-        self._whole = False
+        finally:
+            self._whole = private.step == step  # else something came out, though it be half of what was to
         tell_noise(self.optimizer, private)
         self.optimizer.step()
         if self.average is not None:

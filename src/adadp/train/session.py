@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from adadp.config import TrainConfig
 from adadp.errors import InputError, LedgerCorrupt
 from adadp.features import Stage
-from adadp.ledger import BudgetRule, Ledger, PlannedBudget
+from adadp.ledger import BudgetRule, Ledger
 from adadp.losses import Loss, check_labels, classes_of, find_loss
 from adadp.methods import parse_method
 from adadp.randomness import SecureSource, SeededSource
@@ -28,7 +28,7 @@ from adadp.train.boards import Board, check_board
 from adadp.train.evaluation import Evaluate, accuracy_on, guarded
 from adadp.train.looks import HELD, HeldOut, Looks, hold_out
 from adadp.train.optimizers import MakeOptimizer, make_optimizer
-from adadp.train.planning import decay_of, filter_of, plan_of
+from adadp.train.planning import decay_of, filter_of, plan_of, planned_budget
 from adadp.train.preparing import Preparation
 from adadp.train.result import TrainResult
 from adadp.train.run import Run, Watch
@@ -98,7 +98,7 @@ def train(
     made = make_optimizer(model, config, optimizer)
     with ExitStack() as stack:
         budget = filter_of(config, plan) if plan.adaptive else None
-        rule: BudgetRule = PlannedBudget(plan.event()) if budget is None else budget
+        rule = planned_budget(config, plan) if budget is None else budget
         place = _Place(folder, out, config, rule, stack)
         private = PrivateGradients(
             model,

@@ -32,7 +32,7 @@ from adadp.plan import Plan
 from adadp.report.certificate import make_certificate, tensors_digest
 from adadp.runs import RunFolder, certificate_digest
 from adadp.schedules import Piecewise, parse_schedule
-from adadp.train.planning import decay_of, filter_of, plan_of
+from adadp.train.planning import decay_of, filter_of, plan_of, planned_budget
 from adadp.train.searched import Search
 
 _CLOSE = 1e-6
@@ -173,7 +173,7 @@ class _Finished:
             return PlannedBudget(self._search.event())
         if self._stated.adaptive:
             return filter_of(self.folder.config, self._asked)
-        return PlannedBudget(self._stated.event())
+        return planned_budget(self.folder.config, self._stated)
 
     def charges(self) -> str:
         if self._again["charged"] != self.certificate["charged"]:
