@@ -172,11 +172,11 @@ def released(*rows: float) -> dict:
     errors=st.lists(st.lists(st.floats(-1, 1), min_size=4, max_size=4), min_size=8, max_size=8),
 )
 def test_an_error_in_proportion_to_a_loss_moves_scores_by_no_more_than_is_said(score, losses, errors):
-    query, size = query_of(Agd(score=score, c_obj=0.3, grid=3)), 2.0**-16
+    query, size = query_of(Agd(score=score, c_obj=0.3, grid=3)), 4 * 2.0**-24
     records = torch.tensor(losses, dtype=torch.float64).T
     moved = records * (1 + size * torch.tensor(errors[: len(losses)], dtype=torch.float64).T)
     change = (query.scores(moved) - query.scores(records)).abs().max().item()
-    assert change <= 1.001 * len(losses) * size * query.score_steepness * query.score_bound
+    assert change <= 1.001 * len(losses) * 2.0**-20 * query.score_steepness * query.score_bound
 
 
 def test_after_a_zero_the_noisy_gradients_are_averaged_by_their_precision():

@@ -16,9 +16,11 @@ from adadp.methods.base import GRADIENT, Deviations, LineSearch, Method, MethodD
 from adadp.methods.clipped import ClippedSum
 
 _AVERAGE, _NUMBERS = "average/", "numbers"
-_FARTHEST = 30.0
+_FARTHEST = 100.0
 """Losses beyond so many times ``c_obj`` count as that before their difference is taken: rounding grows with a loss, and
 the difference of two has the rounding of both."""
+_ROUNDING = 0.25
+"""Rounding of a loss, 4 * 2**-24 of it, in units of the 16 * 2**-24 that are allowed for (``PrivateGradients``)."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class AgdQuery(ClippedSum, LineSearch):
     0 wins                                          no parameter moves; the average of the noisy gradients is kept
     the average is exactly 0 (no noise, no record)  the direction is 0, and every length the same
     a record whose loss is NaN                      counts as the bound at that length
-    a loss beyond 30 c_obj, score = gain            counts as that: its rounding would pass for a change
+    a loss beyond 100 c_obj, score = gain           counts as that: its rounding would pass for a change
     ==============================================  ================================================================
     """
 
@@ -100,7 +102,11 @@ class AgdQuery(ClippedSum, LineSearch):
 
     @property
     def score_steepness(self) -> float:
-        return 2 * _FARTHEST * self._settings.c_obj / self.score_bound if self._settings.score == "gain" else 1.0
+        return (
+            _ROUNDING * 2 * _FARTHEST * self._settings.c_obj / self.score_bound
+            if self._settings.score == "gain"
+            else 1.0
+        )
 
     def lengths(self) -> list[float]:
         grid = self._settings.grid

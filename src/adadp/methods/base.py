@@ -103,7 +103,7 @@ class LineSearch(Query):
 
     @property
     def score_steepness(self) -> float:
-        """How many times a rounding of the losses is in a score, both taken relative to ``score_bound``."""
+        """What rounding of losses does to a score, in units of what is allowed for in a gradient."""
         return 1.0
 
     @abstractmethod
