@@ -66,6 +66,23 @@ def test_a_refinement_that_costs_too_much_leaves_what_was_run(tmp_path):
     assert "Noisy" in (out / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("in_this_process")
+def test_a_comparison_goes_on_with_more_seeds_and_other_marks(tmp_path):
+    asked, out = SEARCH.replace(refine=0), tmp_path / "out"
+    compare(asked, out)
+    before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/model.safetensors")}
+    more = asked.replace(title="More", seeds=(0, 2), marks=(0.6, 0.9))
+    results = compare(more, out)
+    assert (results["title"], results["seeds"], results["marks"]) == ("More", [0, 2], [0.6, 0.9])
+    assert [len(case["runs"]) for case in results["cases"]] == [2, 2]
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items()), "nothing is trained again"
+    assert Comparison.from_toml(out / "comparison.toml") == more
+    with pytest.raises(InputError, match="has another comparison: seeds differs"):
+        compare(asked, out)
+    with pytest.raises(InputError, match="has another comparison: epsilons, lr differ"):
+        compare(more.replace(epsilons=(8.0,), base={**more.base, "lr": 0.5}), out)
+
+
 @pytest.fixture
 def finished(tmp_path, in_this_process) -> Path:
     """The folder of a comparison in which all is well."""
@@ -152,6 +169,14 @@ def test_a_run_that_has_begun_and_not_finished_counts_as_planned(table, tmp_path
     assert sum(ledger.charges.values()) == 1
     assert results["total"]["epsilon"] == planned
     assert "1 of them as planned" in results["total"]["text"]
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_on_own_records_no_run_is_added_after_a_look_at_the_others(table, tmp_path):
+    asked = own_comparison(table)
+    compare(asked, tmp_path / "out")
+    with pytest.raises(InputError, match="has another comparison: seeds differs"):
+        compare(asked.replace(seeds=(0, 1)), tmp_path / "out")
 
 
 @pytest.mark.usefixtures("in_this_process")

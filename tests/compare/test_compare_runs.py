@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 from adadp.accounting import accountant
-from adadp.compare import Case, Comparison, Ended, Progress, compare
+from adadp.compare import Case, Comparison, Ended, Progress, compare, running
 from adadp.compare.running import Job, run_jobs
 from adadp.config import TrainConfig
 from adadp.errors import InputError
@@ -330,6 +330,13 @@ def test_a_process_that_cannot_begin_is_tried_twice(tmp_path, monkeypatch):
     (error,) = ended
     assert "exit code -9" in error
     assert len(begun) == 3  # the last has nothing to do
+
+
+@pytest.mark.parametrize(("said", "threads"), [("1", 1), ("", 64), ("none", 64), ("0", 64), ("99", 64)])
+def test_no_more_threads_than_the_user_allows(monkeypatch, said, threads):
+    monkeypatch.setattr(running, "cores", lambda: 64)
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert running._threads() == threads
 
 
 def test_folders_that_are_not_for_this(whole, tmp_path):

@@ -142,3 +142,19 @@ def test_the_files_of_experiments_are_comparisons(name):
     found = Comparison.from_toml(Path(__file__).parents[2] / "experiments" / "methods" / f"{name}.toml")
     assert found.seeds == (0, 1, 2)
     assert all(found.config(case, None) for case in found.cases)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"base": {"data": "cancer", "sigma": 2.0}, "epsilons": (1.0,)}, "Epsilons were given together with sigma"),
+        ({"base": {"data": "cancer", "rho": 2.0}, "epsilons": (1.0,)}, "Epsilons were given together with rho"),
+        (
+            {"base": {"data": "cancer", "sigma": 2.0}, "marks": (0.9,)},
+            "Accuracies to reach were given, and no epsilons",
+        ),
+    ],
+)
+def test_one_budget_for_all_cases(changes, says):
+    with pytest.raises(InputError, match=says):
+        Comparison("t", cases=(Case("dpsgd", {"method": "dpsgd"}),), seeds=(0,), **changes)

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from adadp.config import TrainConfig
+from adadp.errors import InputError
 from adadp.events import PoissonRepetitions, TruncatedNegativeBinomial
 from adadp.predict import evaluation, load_model
 from adadp.runs import RunFolder
-from adadp.selection import resume, searching, tune
+from adadp.selection import planned, resume, searching, tune
 from adadp.train import verify_run
 
 SCHEMA = """
@@ -105,3 +106,48 @@ def test_a_hidden_number_of_records_and_features_that_cannot_be_released_twice(t
     assert result.search.records == 400
     assert [check.name for check in verify_run(RunFolder.open(out)) if not check.passed] == []
     assert "exact number" not in result.describe()
+
+
+@pytest.mark.parametrize("by", ["repeat", "parts"])
+def test_without_test_records_a_search_ends_like_any_other(table, tmp_path, by):
+    scored = {"law": LAW, "validation": 60} if by == "repeat" else {}
+    asked = base(table, seed=1).replace(test_data=None, lot=80, features="none")
+    result = tune(asked, [{"lr": 0.5}, {"lr": 2.0}], out=tmp_path / "run", by=by, **scored)
+    assert result.test_accuracy is None
+    assert not (result.out / "secret").exists()
+    assert (result.out / "report.html").exists()
+    assert [check.name for check in verify_run(RunFolder.open(result.out)) if not check.passed] == []
+
+
+def test_a_page_that_cannot_be_made_leaves_nothing_secret(table, tmp_path, monkeypatch):
+    """The search has been charged, and what it found is published."""
+
+    def broken(*_):
+        raise KeyError("a page")
+
+    asked, out = base(table, seed=1).replace(features="none"), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("adadp.selection.publishing.write_report", broken)
+        with pytest.raises(KeyError):
+            tune(asked, [{"lr": 0.5}], out=out, law=LAW, validation_data=f"table:{table / 'validation.csv'}")
+    assert RunFolder.open(out).finished
+    assert not (out / "secret").exists()
+    with pytest.raises(InputError, match="has finished"):
+        resume(out)
+    assert (out / "report.html").exists(), "made up for"
+
+
+def test_few_records_get_a_lot_that_fits_them(table):
+    asked = base(table).replace(lot=None)
+    search = planned(asked, [{"lr": 0.5}], validation_data=f"table:{table / 'validation.csv'}", records=400)
+    assert search.candidates[0].lot == 100
+    (given,) = planned(
+        asked, [{"lr": 0.5, "lot": 300}], validation_data=f"table:{table / 'validation.csv'}", records=400
+    ).candidates
+    assert given.lot == 300
+
+
+def test_records_that_choose_a_setting_do_not_test_it(table):
+    asked = base(table)
+    with pytest.raises(InputError, match="same file was given as validation_data and as test_data"):
+        planned(asked, [{"lr": 0.5}], validation_data=asked.test_data, records=400)

@@ -103,7 +103,7 @@ def watched(search, material, tmp_path_factory) -> Seen:
         patch.setattr(searching, "right_answers", counts)
         patch.setattr(searching, "score_of", scores)
         seen.result = begin(search, material, str(out))
-    publishing.hide_times(seen.result.out)
+    publishing.finish(seen.result.out)
     return seen
 
 

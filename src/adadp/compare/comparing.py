@@ -2,7 +2,9 @@
 
 a new or empty folder                       the comparison is made there
 a folder of the same comparison             it goes on: finished runs are read, stopped ones resumed, failed retried
-a folder of another comparison, or of       ``InputError``
+the same with another title or other marks  the same: they change no run
+the same with more seeds, or to refine      on a public data set: the runs that are missing are made
+a folder of another comparison, or of       ``InputError`` that names what differs
 anything else
 another process at work in the folder       ``InputError``
 a run that fails                            it is listed under ``failed``; the others go on
@@ -35,6 +37,7 @@ from adadp.compare.statistics import between, smallest_epsilon
 from adadp.errors import InputError, Interrupted
 from adadp.features import Progress as FeatureProgress
 from adadp.features import Shape
+from adadp.owndata import is_own
 from adadp.report.html import write_report
 from adadp.runs.atomic import cannot_write, clean, write_atomic
 from adadp.runs.folder import has_finished
@@ -296,18 +299,33 @@ def _planned_cost(planned: Sequence[PlannedCase], spec: Comparison, place: Path,
 def _check_place(place: Path, spec: Comparison) -> None:
     """Refuse a folder with anything in it but this very comparison."""
     there = place / SPEC_NAME
-    if there.exists() and Comparison.from_toml(there) != spec:
-        raise InputError(
-            f"{place} has another comparison.",
-            why=f"Its {there.name} differs, and results of different settings must not stand together.",
-            fix=f"Choose another folder, or go on with that one: adadp compare {there} --out {place}",
-        )
+    if there.exists():
+        known = Comparison.from_toml(there)
+        changed = [name for name in spec.changed_since(known) if name not in _may_change(known, spec)]
+        if changed:
+            raise InputError(
+                f"{place} has another comparison: {', '.join(changed)} differ{'s' if len(changed) == 1 else ''}.",
+                why="Results of different settings must not stand together.",
+                fix=f"Choose another folder, or go on with that one: adadp compare {there} --out {place}",
+            )
     if not there.exists() and place.exists() and any(path.name != _LOCK_NAME for path in place.iterdir()):
         raise InputError(
             f"{place} is not empty, and it is no comparison.",
             why="Its files would stand among the results.",
             fix="Choose another folder.",
         )
+
+
+def _may_change(known: Comparison, spec: Comparison) -> set[str]:
+    """What may differ where a comparison goes on.
+
+    On a user's own records how many runs are made must not follow from what earlier ones came to: no sum covers that.
+    """
+    free = {"title", "marks"}
+    data = {str(each.get("data")) for each in (spec.base, *(case.settings for case in spec.cases)) if "data" in each}
+    if any(map(is_own, data)):
+        return free
+    return free | {"refine"} | ({"seeds"} if set(known.seeds) <= set(spec.seeds) else set())
 
 
 @contextmanager
@@ -326,7 +344,7 @@ def _occupied(place: Path, spec: Comparison) -> Iterator[None]:
     try:
         clean(place)
         _check_place(place, spec)
-        if not (place / SPEC_NAME).exists():
+        if not (place / SPEC_NAME).exists() or Comparison.from_toml(place / SPEC_NAME) != spec:
             write_atomic(place / SPEC_NAME, spec.to_toml().encode("utf-8"))
         yield
     finally:

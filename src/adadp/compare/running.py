@@ -87,12 +87,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _threads() -> int:
+    """How many threads all workers together may use: the cores, or fewer where the user has said so."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores(), int(said)) if said.isdigit() and int(said) else cores()
+
+
 def run_jobs(jobs: Sequence[Job], *, workers: int, finished: Finished, tick: Tick) -> None:
     """Make all ``jobs``; ``finished`` gets each with what it came to or why it failed, ``tick`` what is running."""
     waiting = list(jobs)
     handed_back = set[Path]()
     workers = max(1, min(workers, len(jobs)))
-    threads = max(1, cores() // workers)
+    threads = max(1, _threads() // workers)
     team = [_Worker(threads) for _ in range(workers)] if jobs else []
     done = 0
     try:

@@ -7,6 +7,8 @@ no case, no seed, a name or number twice       an error: nothing is run twice un
 a case that sets epsilon, rho or sigma         it keeps its own budget and is run at that alone
 no ``epsilons``                                the budget of the base, or of each case
 a seed among the settings                      an error: the seeds are those of the comparison
+``epsilons``, and rho or sigma for all cases   an error: both say how private they are
+marks without ``epsilons``                     an error: there is nothing to search among
 ``refine`` without marks or two epsilons       an error: there is nothing to search between
 an unknown key in a file                       an error that names it
 methods ``a,b:x=1,y=2``                        ``a`` and ``b:x=1,y=2``: options stay with their method
@@ -84,6 +86,19 @@ class Comparison:
         object.__setattr__(self, "marks", _distinct("accuracies", marks) if marks else ())
         object.__setattr__(self, "refine", checks.count("refine", self.refine, minimum=0))
         _refuse_seed(self.base, "the settings of all cases")
+        other = [name for name in ("rho", "sigma") if self.base.get(name) is not None]
+        if epsilons and other:
+            raise InputError(
+                f"Epsilons were given together with {other[0]}.",
+                why="Each says how private the runs are, and only one of them could count.",
+                fix=f"Leave {other[0]} out, or the epsilons.",
+            )
+        if marks and not epsilons:
+            raise InputError(
+                "Accuracies to reach were given, and no epsilons.",
+                why="The smallest epsilon that reaches one is looked for among those that are tried.",
+                fix="Give epsilons, or leave the accuracies out.",
+            )
         if self.refine and (not marks or len(epsilons) < 2):
             raise InputError(
                 "refine is given without accuracies, or without two epsilons.",
@@ -102,6 +117,13 @@ class Comparison:
             return TrainConfig.from_toml(tomli_w.dumps(dict(self.base)), **own)
         except InputError as error:
             raise InputError(f"{case.name}: {error.what}", why=error.why, fix=error.fix) from error
+
+    def changed_since(self, other: Comparison) -> list[str]:
+        """What is not as in ``other``, by name; settings of all cases by their own names."""
+        fields = ("title", "seeds", "epsilons", "marks", "refine", "cases")
+        names = [name for name in fields if getattr(self, name) != getattr(other, name)]
+        settings = sorted(self.base.keys() | other.base.keys())
+        return names + [name for name in settings if self.base.get(name) != other.base.get(name)]
 
     def to_toml(self) -> str:
         """The comparison as TOML that ``from_toml`` reads back as an equal one."""

@@ -18,7 +18,7 @@ from adadp.runs import RunFolder
 from adadp.selection.candidates import check_base, for_parts, for_repeat, relation_of
 from adadp.selection.material import Material
 from adadp.selection.parts import part_size
-from adadp.selection.publishing import SearchResult, hide_times
+from adadp.selection.publishing import SearchResult, finish
 from adadp.selection.score import left_over, refuse_uncounted, scoring_for
 from adadp.selection.searching import ENDED, SECRET, Searching, begin
 from adadp.selection.secret import SecretFolder
@@ -61,6 +61,7 @@ def planned(
     ==========================================  ======================================================================
     """
     check_base(base)
+    _refuse_same_file(validation_data, base.test_data)
     chosen = checked(settings)
     public = records or launch.public_records(base)
     if public is None:
@@ -135,7 +136,7 @@ def resume(out: str | os.PathLike[str], *, checks_passed: Callable[[], None] | N
         if folder.finished:  # a kill may have come before all was hidden
             SecretFolder(folder.path / ENDED).remove()
             with suppress(PermissionError):  # a copy that somebody else owns
-                hide_times(folder.path)
+                finish(folder.path)
         refuse_finished(folder)
     search = Search.from_json({**found, "chosen": None, "score": None})
     searching = Searching(folder, search, Material(search))
@@ -145,7 +146,7 @@ def resume(out: str | os.PathLike[str], *, checks_passed: Callable[[], None] | N
 
 
 def _ended(result: SearchResult) -> SearchResult:
-    hide_times(result.out)
+    finish(result.out)
     return result
 
 
@@ -167,10 +168,32 @@ def _by_repeat(
         base, validation=validation, public=public_validation, file=file, sigma=sigma, law=law, delta=delta
     )
     records = left_over(public, scoring)
-    counted = base if records == public else base.replace(records=records)
+    counted = _with_fitting_lot(base, settings, records) if records == public else base.replace(records=records)
     candidates = for_repeat(counted, settings, records, law)
     exact = base.records is None
     return Search(REPEAT, settings, candidates, records, base.epsilon, delta, exact, law, scoring)
+
+
+def _with_fitting_lot(base: TrainConfig, settings: tuple[dict[str, Any], ...], records: int) -> TrainConfig:
+    """``base`` with the default lot for so many records of the user's own, whose number is disclosed."""
+    lots = {"lot", "lot_schedule"}
+    given = base.lot is not None or base.lot_schedule is not None or any(lots & each.keys() for each in settings)
+    if given or launch.public_records(base) is not None:
+        return base
+    return base.replace(lot=launch.resolved(base.replace(**settings[0], records=records)).lot)
+
+
+def _refuse_same_file(scored: str | None, test: str | None) -> None:
+    if (
+        scored is not None
+        and test is not None
+        and len({os.path.realpath(each.partition(":")[2]) for each in (scored, test)}) == 1
+    ):
+        raise InputError(
+            "The same file was given as validation_data and as test_data.",
+            why="A setting chosen by these records looks better on them than it is.",
+            fix="Give other public records to test on, or leave test_data out.",
+        )
 
 
 def _by_parts(

@@ -292,8 +292,8 @@ class Run:
                 self.keep({"step": self.private.step, "final": True, "test_accuracy": accuracy})
             folder.write_certificate(certificate)
             folder.save_model(tensors, model_metadata(certificate))
-            write_report(folder.path)
             folder.checkpoint_path.unlink(missing_ok=True)
+            write_report(folder.path)  # last: the run has finished, whatever becomes of its page
         self.model.eval()
         out = None if folder is None else folder.path
         return TrainResult(self.model, certificate, accuracy, seconds, self.plan, out, confusion)
