@@ -19,6 +19,7 @@ from adadp.events import from_json
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
 from adadp.plan import Plan
 from adadp.report.certificate import make_certificate, plain_words, tensors_digest
+from adadp.report.detection import detection
 from adadp.runs import RunFolder, certificate_digest
 from adadp.train import fit, verify_run
 
@@ -135,13 +136,44 @@ def test_in_plain_words(original):
     assert plain_words({"private": False, "reason": "Because."}) == "NOT PRIVATE. Because."
 
 
-def certificate_of(tmp_path: Path, *, charged: int = 0, **config) -> dict:
-    plan = Plan.of_noise(noise=2.0, records=560, lot_size=56, steps=10)
+LITTLE = "The model changes little by adding or removing one record of the training data."
+MUCH = (
+    "At so large an epsilon the guarantee alone rules out very little: the model may change much by adding or removing "
+    "one record of the training data."
+)
+
+
+def test_what_is_protected_is_said_by_what_epsilon_rules_out(original, tmp_path):
+    assert original.certificate()["protects"] == LITTLE
+    weak = trained(tmp_path / "weak", epsilon=1000.0, steps=2)
+    certificate = weak.certificate()
+    assert certificate["protects"] == MUCH
+    assert MUCH in plain_words(certificate)
+    assert failed(weak) == set()
+    forged(weak, lambda c: c.update(protects=LITTLE))
+    assert failed(weak) == {"statements"}
+
+
+@pytest.mark.parametrize(("charged", "noise", "sentence"), [(0, 0.1, LITTLE), (10, 2.0, LITTLE), (10, 0.3, MUCH)])
+def test_the_sentence_follows_from_what_was_charged(tmp_path, charged, noise, sentence):
+    certificate = certificate_of(tmp_path, charged=charged, noise=noise)
+    assert certificate["protects"] == sentence
+    assert (detection(certificate["epsilon"], certificate["delta"]) > 0.99) == (sentence == MUCH)
+
+
+def test_a_run_without_a_guarantee_protects_nothing(tmp_path):
+    assert certificate_of(tmp_path, charged=10, accountant="theorem1")["protects"] == "Nothing."
+    folder = trained(tmp_path / "run", epsilon=None, sigma=0.0, allow_nonprivate=True)
+    assert folder.certificate()["protects"] == "Nothing."
+
+
+def certificate_of(tmp_path: Path, *, charged: int = 0, noise: float = 2.0, **config) -> dict:
+    plan = Plan.of_noise(noise=noise, records=560, lot_size=56, steps=10)
     with Ledger.create(tmp_path / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger:
         for step in range(charged):
             ledger.charge(plan.charge_at(step))
     return make_certificate(
-        config=TrainConfig("python", **{"sigma": 2.0, "delta": 1e-4, **config}),
+        config=TrainConfig("python", **{"sigma": noise, "delta": 1e-4, **config}),
         plan=plan,
         ledger=read_ledger(tmp_path / "ledger.jsonl"),
         randomness="secure",
@@ -340,10 +372,10 @@ def nothing(certificate: dict) -> None:
         (lambda c: c.update(epsilon=1.0, epsilon_low=1.0, epsilon_high=1.0), {}, {"epsilon"}),
         (lambda c: c.update(epsilon=1.0), {"epsilon": 1.0}, {"plan", "epsilon"}),
         (nothing, {"epsilon": 3.0}, {"plan"}),
-        (lambda c: c.update(delta=1e-9), {"delta": 1e-9}, {"plan", "epsilon"}),
+        (lambda c: c.update(delta=1e-9), {"delta": 1e-9}, {"plan", "epsilon", "statements"}),
         (lambda c: c["plan"].update(noise="uniform:s0=9"), {"sigma": 9.0}, {"plan", "charges"}),
         (lambda c: c.update(private=False, epsilon=None), {}, {"epsilon"}),
-        (lambda c: c.update(accountant="theorem1"), {"accountant": "theorem1"}, {"plan", "epsilon"}),
+        (lambda c: c.update(accountant="theorem1"), {"accountant": "theorem1"}, {"plan", "epsilon", "statements"}),
         (lambda c: c.update(steps_done=9, steps_lost=2), {}, {"charges"}),
         (lambda c: c.update(steps_done=-1), {}, {"charges"}),
         (nothing, {"lr": 0.4}, set()),

@@ -196,7 +196,7 @@ class TestCalibrate:
         ("epsilon --q .01 --sigma 4 --steps ten --delta 1e-5", "not a valid integer"),
         ("epsilon --q .01 --sigma 4 --steps 10", "Missing option '--delta'"),
         ("epsilon --q .01 --sigma 4 --delta 1e-5", "length of the run"),
-        ("epsilon --q .01 --sigma 4 --steps 10 --epochs 2 --delta 1e-5", "exactly one of steps and epochs"),
+        ("epsilon --q .01 --sigma 4 --steps 10 --epochs 2 --delta 1e-5", "exactly one of --steps and --epochs"),
         ("epsilon --sigma 4 --steps 10 --delta 1e-5", "needs q"),
         ("epsilon --q .01 --steps 10 --delta 1e-5", "Neither --sigma nor --schedule"),
         ("epsilon --q .01 --sigma 4 --schedule exp:s0=1,k=1 --steps 10 --delta 1e-5", "both set the noise"),

@@ -153,12 +153,34 @@ def test_what_is_not_kept_is_said_and_never_bought_with_private_records(tmp_path
         ("Pass steps or epochs.", "Pass --steps or --epochs."),
         (
             "Pass lr (or lr_schedule), or leave the optimizer out.",
-            "Pass --lr (or lr_schedule), or leave the optimizer out.",
+            "Pass --lr (or --lr-schedule), or leave the optimizer out.",
         ),
         ("Pass test_data, a file with public records.", "Pass --test-data, a file with public records."),
         ("Pass a larger lot.", "Pass a larger lot."),
         ("Use fewer steps.", "Use fewer steps."),
         ("Leave features out.", "Leave --features out."),
+        ("Leave out epsilon or sigma.", "Leave out --epsilon or --sigma."),
+        (
+            "Leave out lr, or s0 in lr_schedule: lr is it then.",
+            "Leave out --lr, or s0 in --lr-schedule: lr is it then.",
+        ),
+        ("Leave --out out, or it.", "Leave --out out, or it."),
+        ("Give the run a folder (out).", "Give the run a folder (--out)."),
+        ("Give records of shape (channels, height, width).", "Give records of shape (channels, height, width)."),
+        ("Pass records in the shape of old.", "Pass records in the shape of old."),
+        ("Pass data as (features, labels).", "Pass data as (features, labels)."),
+        ("Pass (features, labels).", "Pass (features, labels)."),
+        ("Pass epsilon (with delta), or rho.", "Pass --epsilon (with --delta), or --rho."),
+        ("Pass epsilon, and neither sigma nor rho.", "Pass --epsilon, and neither --sigma nor --rho."),
+        ("Pass exactly one of steps and epochs.", "Pass exactly one of --steps and --epochs."),
+        ("Pass sigma > 0, or allow_nonprivate if so.", "Pass --sigma > 0, or --allow-nonprivate if so."),
+        ("Pass epochs, or a clip_schedule of your own.", "Pass --epochs, or a --clip-schedule of your own."),
+        ("Say how many to keep (validation).", "Say how many to keep (--validation)."),
+        ("Pass lot_size <= 5.", "Pass --lot <= 5."),
+        ("Pass rho=... or epsilon=...", "Pass rho=... or epsilon=..."),
+        ("Pass data.for_choices(lot.size), or more.", "Pass data.for_choices(lot.size), or more."),
+        ("Leave it out, or resume the run.", "Leave it out, or resume the run."),
+        ("Did you mean test_data?", "Did you mean test_data?"),
     ],
 )
 def test_advice_names_options_as_they_are_typed(advice, shown):
@@ -174,11 +196,14 @@ def test_advice_names_options_as_they_are_typed(advice, shown):
         ((), "data must be given"),
         (("--data", "cancer"), "None of epsilon, rho and sigma"),
         (("--data", "cancer", "--epsilon", "1", "--sigma", "1", "--delta", "1e-4"), "Both epsilon and sigma"),
+        (("--data", "cancer", "--epsilon", "1", "--sigma", "2"), "Leave out --epsilon or --sigma."),
         (("--data", "cancer", "--epsilon", "0", "--delta", "1e-4"), "epsilon must be greater than 0"),
         (("--data", "npz:none.npz", "--epsilon", "1"), "delta must be given"),
         ((*SHORT, "--target", "x"), "target was given, and cancer is a data set of the catalogue"),
         ((*SHORT, "--features", "wavelets"), "no features 'wavelets'"),
         ((*SHORT, "--features", "scatter"), "Scattering reads images"),
+        ((*SHORT, "--features", "scatter"), "Give records of shape (channels"),
+        ((*SHORT, "--lr", "1", "--lr-schedule", "exp:s0=1,k=0.1"), "Leave out --lr, or s0 in --lr-schedule: it then"),
         (("--data", "cancer", "--epsilon", "1", "--delta", "1"), "delta must lie strictly between"),
         (("--data", "cancer", "--sigma", "0"), "sigma is 0"),
         ((*SHORT, "--epochs", "2"), "Both epochs and steps"),
@@ -187,9 +212,13 @@ def test_advice_names_options_as_they_are_typed(advice, shown):
         ((*SHORT, "--method", "magic"), "Unknown method 'magic'"),
         ((*SHORT, "--method", "adap"), "Did you mean adadp?"),
         ((*SHORT, "--data", "cancr"), "Did you mean cancer?"),
+        ((*SHORT, "--data", "people.csv"), "named with its kind: table:people.csv."),
         ((*SHORT, "--clip-rule", "box"), "Unknown clip rule 'box'"),
         ((*SHORT, "--lot", "1000"), "Pass --lot <= 560"),
-        (("--data", "cancer", "--epsilon", "1", "--delta", "0.002"), "delta = 0.002 is not below one over"),
+        (
+            ("--data", "npz:none.npz", "--epsilon", "1", "--records", "500", "--delta", "0.002"),
+            "delta = 0.002 is not below one over",
+        ),
         (("--data", "npz:none.npz", "--epsilon", "1", "--delta", "1e-5"), "none.npz does not exist"),
         ((*SHORT, "--lr-schedule", "poly:s0=1"), "poly"),
         ((*SHORT, "--chunk-size", "many"), "Unknown chunk_size 'many'"),
@@ -210,6 +239,51 @@ def test_a_mistake_is_told_in_words_and_leaves_nothing_behind(flags, message, tm
     assert result.stdout == ""
     assert "Traceback" not in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_that_nobody_called_auto_are_asked_for_by_name(tmp_path):
+    own = ("--data", "npz:people.npz", "--features", "pca:dim=5", "--epsilon", "1", "--delta", "1e-5")
+    text = run("train", *own, "--out", tmp_path / "run", code=2).stderr
+    assert "(lot and steps) is to be chosen, and without records" in text
+    assert "Pass --records, or numbers as --lot and --steps." in text
+    assert "auto" not in text
+    text = run("train", *own, "--steps", "9", "--out", tmp_path / "run", code=2).stderr
+    assert "Pass --records, or numbers as --lot." in text
+    sized = (*own, "--lot", "10", "--steps", "9", "--out", tmp_path / "run")
+    assert "people.npz does not exist" in run("train", *sized, code=2).stderr
+
+
+NETWORK = """
+import torch
+def net(input_shape, classes):
+    return torch.nn.Linear(input_shape[0], classes)
+def alone(inputs):
+    return net(inputs, 2)
+def broken(input_shape, classes):
+    return torch.nn.Linear(input_shape[0], "two")
+"""
+
+
+def test_a_network_of_ones_own_lies_in_the_current_folder(tmp_path):
+    (tmp_path / "net_beside.py").write_text(NETWORK)
+
+    def trained(function: str) -> tuple[int, str]:
+        words = ["train", *QUICK, "--model", f"net_beside:{function}", "--json"]
+        # The installed command has its own folder on the path, not the current one.
+        started = "import sys; sys.path.remove(''); from adadp.cli import main; main(sys.argv[1:])"
+        line = [sys.executable, "-c", started, *words]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    assert trained("net") == (0, "")
+    code, text = trained("alone")
+    assert code == 2
+    assert "Traceback" not in text
+    assert "net_beside:alone(inputs) cannot be called as net_beside:alone(input_shape, classes)" in text
+    code, text = trained("broken")
+    assert code == 1
+    assert "TypeError" in text
+    assert '"two"' in text
 
 
 def test_a_second_try_finds_the_folder_free(tmp_path):

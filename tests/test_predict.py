@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -160,6 +161,33 @@ class TestATableOfOnesOwn:
         lines = run("predict", trained, "--input", tables / "new.csv", "--json").splitlines()
         assert set(json.loads(lines[5])) == {"record", "class", "probabilities"}
 
+    def test_predict_refuses_an_output_that_cannot_be_written_before_it_computes(self, tables, tmp_path):
+        words = ["predict", tmp_path / "no run", "--input", tables / "new.csv", "--output"]
+        result = CliRunner().invoke(main, [*map(str, words), str(tmp_path / "nowhere" / "x.csv")])
+        assert result.exit_code == 2
+        assert f"there is no folder {tmp_path / 'nowhere'}" in result.stderr
+        (tmp_path / "x.csv").write_text("kept")
+        (tmp_path / "x.csv").chmod(0o400)
+        if not os.access(tmp_path / "x.csv", os.W_OK):  # root may write anything
+            result = CliRunner().invoke(main, [*map(str, words), str(tmp_path / "x.csv")])
+            assert "you may not write there" in result.stderr
+
+    def test_records_may_be_named_with_their_kind(self, trained, tables, tmp_path, monkeypatch):
+        monkeypatch.chdir(tables)
+        bare = run("predict", trained, "--input", "new.csv")
+        assert run("predict", trained, "--input", "table:new.csv") == bare
+        assert torch.equal(load_model(trained).read("table:new.csv"), load_model(trained).read(Path("new.csv")))
+        found = run("evaluate", trained, "--data", "table:test.csv", "--json")
+        assert found == run("evaluate", trained, "--data", "test.csv", "--json")
+        warned = CliRunner().invoke(main, ["evaluate", str(trained), "--data", "table:train.csv"])
+        assert "must not be published" in warned.stderr
+        result = CliRunner().invoke(main, ["predict", str(trained), "--input", "npz:new.npz"])
+        assert result.exit_code == 2
+        assert "npz:new.npz is not of the kind table" in result.stderr
+        shutil.copy("new.csv", tmp_path / "table:odd.csv")
+        monkeypatch.chdir(tmp_path)
+        assert run("predict", trained, "--input", "table:odd.csv") == bare
+
     def test_evaluate_takes_other_labelled_records(self, trained, tables, tmp_path):
         shutil.copy(tables / "train.csv", tmp_path / "other.csv")
         done = CliRunner().invoke(main, ["evaluate", str(trained), "--data", str(tmp_path / "other.csv"), "--json"])
@@ -275,7 +303,9 @@ class TestADataSetByName:
 
     def test_records_come_from_a_file_of_arrays(self, out, tmp_path):
         np.savez(tmp_path / "records.npz", x=zoo.load("cancer").test[0].numpy())
-        assert len(run("predict", out, "--input", tmp_path / "records.npz").splitlines()) == 124
+        bare = run("predict", out, "--input", tmp_path / "records.npz")
+        assert len(bare.splitlines()) == 124
+        assert run("predict", out, "--input", f"npz:{tmp_path / 'records.npz'}") == bare
 
     @pytest.mark.parametrize("values", [np.array([["a"] * 9]), np.zeros((2, 8)), np.full((2, 9), np.nan), np.zeros(9)])
     def test_arrays_that_are_no_records_of_the_model_are_refused(self, out, tmp_path, values):

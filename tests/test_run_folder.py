@@ -767,6 +767,13 @@ def test_a_certificate_has_one_layout_and_one_digest(run):
     assert certificate_digest(one) != certificate_digest({**one, "epsilon": 2.1})
 
 
+def test_a_damaged_certificate_says_what_can_be_done(run):
+    run.certificate_path.write_text("{")
+    with pytest.raises(RunError, match=r"Put the run's own file back.*adadp train --resume") as caught:
+        run.certificate()
+    assert str(run.path) in caught.value.fix
+
+
 @pytest.mark.parametrize("wrong", [{"epsilon": float("inf")}, {"steps": (1, 2)}, {1: 2}])
 def test_a_certificate_that_json_would_change_is_refused(run, wrong):
     run.write_certificate({"epsilon": None})

@@ -393,7 +393,7 @@ def _check_schedules(config: TrainConfig) -> None:
             raise InputError(
                 f"Both {plain} and {name} are given.",
                 why="They settle the same thing, and would contradict each other.",
-                fix=f"Leave out {plain}, or s0 in {name}: {plain} is then what the schedule begins with.",
+                fix=f"Leave out {plain}, or s0 in {name}: it then begins with the number beside it.",
             )
     budget = config.epsilon is not None or config.rho is not None
     noise = None if config.noise_schedule is None else parse_noise(config.noise_schedule)

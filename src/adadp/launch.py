@@ -110,11 +110,7 @@ def _with_sizes(config: TrainConfig, recipe: Recipe) -> TrainConfig:
         return config
     records = public_records(config)
     if config.epsilon is None or config.delta is None or records is None:
-        raise InputError(
-            "lot or steps is auto, and there is nothing to choose it from.",
-            why="They follow from a target epsilon, delta and a public number of records.",
-            fix="Pass numbers, or epsilon (and records, for data of your own).",
-        )
+        raise _nothing_to_choose_from(config, records)
     steps = auto_steps(config.epsilon) if config.steps == AUTO else config.steps
     if config.lot != AUTO:
         return config.replace(steps=steps)
@@ -130,6 +126,18 @@ def _with_sizes(config: TrainConfig, recipe: Recipe) -> TrainConfig:
         accountant=config.accountant,
     )
     return config.replace(steps=steps, lot=lot)
+
+
+def _nothing_to_choose_from(config: TrainConfig, records: int | None) -> InputError:
+    """Names what is missing: nobody need have written auto, as recipes choose sizes too."""
+    needed = {"epsilon": config.epsilon, "delta": config.delta, "records": records}
+    missing = " and ".join(name for name, value in needed.items() if value is None)
+    sizes = " and ".join(name for name in ("lot", "steps") if getattr(config, name) == AUTO)
+    return InputError(
+        f"The size of the run ({sizes}) is to be chosen, and without {missing} there is nothing to choose it from.",
+        why="It follows from a target epsilon, delta and a public number of records.",
+        fix=f"Pass {missing}, or numbers as {sizes}.",
+    )
 
 
 def _runs_as_long_as_it_can(config: TrainConfig) -> bool:

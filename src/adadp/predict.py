@@ -15,7 +15,7 @@ from adadp.config import TrainConfig
 from adadp.errors import InputError, RunError
 from adadp.features import Shape, parse_features, whole_module
 from adadp.inputs import load_inputs
-from adadp.owndata import Encoder, array_features, encoder_from_json, is_own
+from adadp.owndata import Encoder, array_features, encoder_from_json, is_own, own_path
 from adadp.runs import RunFolder
 from adadp.zoo.models import build_model
 
@@ -54,11 +54,14 @@ class TrainedModel:
         """The most probable class of each record, as a number; ``class_names`` has its name."""
         return self.probabilities(records).argmax(1)
 
+    def place(self, source: str | os.PathLike[str]) -> Path:
+        """Where ``source`` is: a path, or ``KIND:PATH`` with the kind of the run, as its data was named."""
+        return own_path(source, "npz" if self.encoder is None else self.encoder.kind)
+
     def read(self, path: str | os.PathLike[str]) -> Tensor:
         """The records in a file like those the run was trained on; for a data set of the catalogue, in an ``.npz``."""
-        if self.encoder is None:
-            return array_features(path, self.input_shape)
-        return self.encoder.read(path)
+        place = self.place(path)
+        return array_features(place, self.input_shape) if self.encoder is None else self.encoder.read(place)
 
 
 def load_model(out: str | os.PathLike[str]) -> TrainedModel:
@@ -127,7 +130,7 @@ def _labelled(trained: TrainedModel, source: str | os.PathLike[str] | None) -> t
             )
         source = path if trained.config.test_data is not None else None
     if source is not None and trained.encoder is not None:
-        return trained.encoder.read_labelled(source)
+        return trained.encoder.read_labelled(trained.place(source))
     test = load_inputs(trained.config, own=trained.encoder is not None).test
     if test is None:
         raise InputError("The run has no test data.", fix="Name labelled records with --data.")

@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 from report_samples import small_comparison, small_run
 
+from adadp.accounting import rounded_up
 from adadp.report.html import Command, comparison_page, page_of, render, write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -144,7 +145,12 @@ def test_the_charts_of_a_comparison_hold_its_numbers_and_error_bars(browser, com
         bars = page.evaluate(
             "adadpCharts.epsilon.getOption().series[0].markLine.data.map((ends) => ends.map((e) => e.coord))"
         )
-        ends = [[case["epsilon"], case["mean"] + sign * case["spread"]] for case in cases[:2] for sign in (-1, 1)]
+        ends = [
+            [case["epsilon"], min(1, max(0, case["mean"] + sign * case["spread"]))]
+            for case in cases[:2]
+            if case["spread"]
+            for sign in (-1, 1)
+        ]
         assert [point for bar in bars for point in bar] == ends
         low, high = page.evaluate("(({ min, max }) => [min, max])(adadpCharts.epsilon.getOption().yAxis[0])")
         reached = [case["mean"] + sign * case["spread"] for case in cases for sign in (-1, 1)]
@@ -296,6 +302,113 @@ def test_no_page_is_wider_than_the_window(browser, request, kind, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         widest = page.evaluate("Math.max(...[...document.querySelectorAll('.plot svg')].map((e) => e.clientWidth))")
         assert widest <= width
+
+
+LOOKS = (
+    "Object.fromEntries(Object.entries(adadpCharts).map(([name, chart]) => [name, Object.fromEntries("
+    "chart.getOption().series.map((each) => [each.name, [each.symbol, each.itemStyle.color, each.color]]))]))"
+)
+
+
+@pytest.fixture(scope="module")
+def crowded(comparison, tmp_path_factory) -> Path:
+    """The comparison with long names, a case that is not private before the others, and every verdict of a test."""
+    out = tmp_path_factory.mktemp("browser") / "crowded"
+    out.mkdir()
+    results = json.loads((comparison / "results.json").read_bytes())
+    names = {"adadp": "adadp:start=2,floor=0.01,beta=0.98,warm=5", "dpsgd": "dpsgd-momentum:beta=0.9,falling=yes"}
+    for each in (*results["cases"], *results["smallest"]):
+        each["name"] = names[each["name"]]
+    leaky = copy.deepcopy([case for case in results["cases"] if case["method"] == "adadp"])
+    for case in leaky:
+        case |= {"name": "adadp-published", "private": False, "not_private": "It reads raw gradients."}
+        case["runs"] = [{**run, "epsilon": None, "claimed": case["epsilon"]} for run in case["runs"]]
+    results["cases"] = [*leaky, *results["cases"]]
+    for case in results["cases"]:
+        case["command"] += " --delta 0.0001 --epochs 2 --lot 50 --threads 1 --evaluate-every 1 --accountant rdp"
+    first, second, third = (case["name"] for case in results["cases"][::2])
+    pair = results["pairs"][0] | {"gain": -1e-9, "low": -0.0123, "high": 0.0123, "p": 0.12345, "p_holm": 0.98765}
+    same = {"gain": 0.01, "low": None, "high": None, "p": None, "p_holm": None}
+    results["pairs"] = [
+        pair | {"name": second, "over": third},
+        pair | same | {"name": third, "over": first},
+        pair | same | {"name": first, "over": second, "gain": 0},
+    ]
+    (out / "results.json").write_text(json.dumps(results))
+    write_report(out)
+    return out
+
+
+def test_a_case_has_one_colour_and_symbol_on_the_whole_page(browser, crowded):
+    with opened(browser, crowded) as page:
+        looks = page.evaluate(LOOKS)
+    assert {len(each) for each in looks.values()} == {2, 3}
+    everyone = looks["epsilon"]
+    assert [len(set(each)) for each in zip(*everyone.values(), strict=True)] == [3, 3, 3]
+    for found in looks.values():
+        assert found == {name: everyone[name] for name in found}
+
+
+def test_every_verdict_of_a_test_is_on_the_page(browser, crowded):
+    with opened(browser, crowded) as page:
+        table = page.locator(".table .scroll", has_text="95 % interval")
+        assert table.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+        verdicts = table.locator("td:last-child")
+        assert verdicts.all_inner_texts() == ["not shown", "the same gain each time: no test", "equal each time"]
+        assert table.locator("td:nth-child(4)").all_inner_texts() == ["0.00", "+1.00", "0.00"]
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_commands_in_a_table_are_wide_and_broken_between_words(browser, crowded, width):
+    with opened(browser, crowded, width=width) as page:
+        table = page.locator(".table .scroll", has_text="One run of it")
+        assert table.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+        room = table.evaluate("(e) => e.clientWidth")
+        cells = table.locator("td.shell")
+        cases = json.loads((crowded / "results.json").read_bytes())["cases"]
+        assert [" ".join(each.split()) for each in cells.all_inner_texts()] == [case["command"] for case in cases]
+        assert cells.first.evaluate("(e) => e.clientWidth") > (0.95 if width == 400 else 0.6) * room
+        heights = cells.first.evaluate(
+            "(e) => [...e.querySelectorAll('span')].map((word) => word.getClientRects()[0].height)"
+        )
+        assert len(set(heights)) == 1, "no word takes two lines"
+
+
+@pytest.mark.parametrize(("accuracy", "spread"), [(1.0, None), (0.9, None), (0.995, 0.01), (0.6, None), (0.9, 0.0)])
+@pytest.mark.parametrize("budgets", [(0.5,), (0.5, 4.0)])
+def test_no_accuracy_axis_goes_beyond_the_whole(browser, comparison, tmp_path, accuracy, spread, budgets):
+    results = json.loads((comparison / "results.json").read_bytes())
+    results["cases"] = [case for case in results["cases"] if case["epsilon"] in budgets]
+    for case in results["cases"]:
+        case |= {"mean": accuracy, "spread": spread}
+        for run in case["runs"]:
+            run["test_accuracy"] = accuracy
+            run["curve"] = [{**point, "test_accuracy": accuracy} for point in run["curve"]]
+    results["pairs"] = [pair for pair in results["pairs"] if pair["epsilon"] in budgets]
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    write_report(tmp_path)
+    ends = (
+        "Object.values(adadpCharts).map((chart) => { const flat = chart.getOption().series[0].type === 'scatter';"
+        "return chart.getModel().getComponent(flat ? 'xAxis' : 'yAxis').axis.scale.getExtent(); })"
+    )
+    with opened(browser, tmp_path) as page:
+        for low, high in page.evaluate(ends):
+            assert low < accuracy <= high <= 1
+        if len(budgets) == 1:
+            labels = page.locator("[data-chart=cases] svg text", has_text=f"{100 * accuracy:.2f} %")
+            dots = page.evaluate("(at) => adadpCharts.cases.convertToPixel({ xAxisIndex: 0 }, at)", accuracy)
+            left = page.locator("[data-chart=cases] .plot").bounding_box()["x"]
+            assert labels.count() == 2
+            assert all(label.bounding_box()["x"] > left + dots + 5 for label in labels.all()), "beside its dot"
+
+
+def test_bounds_are_rounded_up_where_they_are_drawn(browser, run):
+    (chart,) = (each for each in page_of(run).charts() if each.name == "accountants")
+    with opened(browser, run) as page:
+        texts = page.locator("[data-chart=accountants] svg text").all_text_contents()
+    shown = {rounded_up(row[2]) for row in chart.rows}
+    assert shown <= set(texts)
+    assert shown != {f"{row[2]:.4g}" for row in chart.rows}, "rounding up and to the nearest is not the same here"
 
 
 def test_charts_follow_the_window(browser, run):

@@ -191,10 +191,58 @@ def test_error_bars_are_one_spread_each_way_and_none_with_one_seed():
     assert series.low is series.high is None
 
 
+def test_error_bars_end_where_shares_do():
+    cases = [case("a", 1.0, 0.995, spread=0.01), case("a", 2.0, 0.005, spread=0.01)]
+    (series,) = charts_of(comparison_page(results(cases)))["epsilon"].series
+    assert series.low == pytest.approx((0.985, 0.0))
+    assert series.high == pytest.approx((1.0, 0.015))
+
+
+def test_a_gain_of_nothing_has_no_sign():
+    page = comparison_page(results(THREE, [pair("a", "b", -1e-9, 0.9), pair("a", "c", -0.0, None)]))
+    (table,) = [p for s in page.sections for p in s.parts if isinstance(p, Table) and p.columns[-1] == "Difference"]
+    assert [row[3] for row in table.rows] == ["0.00", "0.00"]
+
+
+def test_the_badge_says_where_epsilon_rules_out_little():
+    strong, weak = case("a", 2.0, 0.95), case("a", 8.0, 0.97)
+    status = [(page.status, page.tone) for page in map(comparison_page, (results([strong]), results([strong, weak])))]
+    assert status == [("ALL CASES PRIVATE", "good"), ("ALL CASES PRIVATE, 1 WEAKLY", "warn")]
+
+
 def test_one_epsilon_is_drawn_as_dots():
-    chart = charts_of(comparison_page(results(THREE)))["cases"]
+    leaky = case("published", 1.0, 0.99, private=False)
+    chart = charts_of(comparison_page(results([leaky, *THREE])))["cases"]
     assert chart.kind == "dots"
-    assert chart.series[0].x == ("a", "b", "c")
+    assert [each.x for each in chart.series] == [("a",), ("b",), ("c",), ("published (not private)",)]
+    assert [each.style for each in chart.series] == [1, 2, 3, 0]
+    assert not chart.has_legend
+
+
+@pytest.mark.parametrize("budgets", [(1.0,), (1.0, 2.0)])
+def test_a_case_has_one_colour_and_symbol_in_every_chart(budgets):
+    def looked_at(name, epsilon, **fields):
+        curve = [{"step": 1, "epoch": 1, "epsilon": epsilon / 2, "test_accuracy": 0.5}]
+        spent = None if "private" in fields else epsilon
+        return case(name, epsilon, 0.9, runs=[run(0.9, curve=curve, epsilon=spent)], **fields)
+
+    cases = [
+        each
+        for epsilon in budgets
+        for each in (
+            {**case("waiting", epsilon, None, spread=None, runs=[]), "seconds": None},
+            looked_at("published", epsilon, private=False),
+            looked_at("a", epsilon),
+            looked_at("b", epsilon),
+        )
+    ]
+    charts = comparison_page(results(cases)).charts()
+    assert len(charts) == 1 + 2 * len(budgets)
+    styles = [dict(zip([each.name for each in chart.series], chart.styles, strict=True)) for chart in charts]
+    private = {"a": 2, "b": 3}
+    everyone = private | {"published (not private)": 1}
+    spending = [chart.name.startswith("spent") for chart in charts]
+    assert styles == [private if spent else everyone for spent in spending]
 
 
 def test_curves_are_means_over_the_seeds_of_what_all_of_them_saw():

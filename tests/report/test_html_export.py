@@ -112,6 +112,42 @@ def test_values_stand_beyond_their_error_bars_and_inside_of_the_picture(kind, sc
     plt.close(figure)
 
 
+def test_colours_and_symbols_are_those_of_the_series():
+    series = [Series(name, (1.0, 2.0), (0.5, 0.75), style=style) for name, style in (("a", 0), ("b", 1), ("c", 2))]
+
+    def look(*kept):
+        figure = draw(Chart("one", "One", "line", Axis("x"), Axis("y"), kept))
+        plt.close(figure)
+        return {line.get_label(): (line.get_color(), line.get_marker()) for line in figure.axes[0].lines}
+
+    every = look(*series)
+    assert len(set(every.values())) == 3
+    assert look(*series[1:]) == {name: every[name] for name in ("b", "c")}
+
+
+@pytest.mark.parametrize("kind", ["line", "bar", "dots"])
+@pytest.mark.parametrize("top", [0.9, 0.97, 1.0])
+def test_an_axis_of_shares_ends_at_the_whole(kind, top):
+    flat = kind != "line"
+    places = ("a", "b") if flat else (1.0, 2.0)
+    axis = Axis("case", "category") if flat else Axis("steps")
+    figure = draw(Chart("one", "One", kind, axis, Axis("share", percent=True), (Series("s", places, (top, top)),)))
+    (axes,) = figure.axes
+    side, spine = (axes.xaxis, axes.spines["bottom"]) if flat else (axes.yaxis, axes.spines["left"])
+    end = max(axes.get_xlim() if flat else axes.get_ylim())
+    assert end > top, "there is room for the marks and values"
+    assert max(tick for tick in side.get_majorticklocs() if tick <= end) <= 1
+    assert end <= 1 or spine.get_bounds()[1] == 1
+    plt.close(figure)
+
+
+def test_bounds_beside_their_bars_are_rounded_up():
+    series = Series("certified", ("pld",), (2.00001,))
+    figure = draw(Chart("one", "One", "bar", Axis("a", "category"), Axis("epsilon", bound=True), (series,)))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["2.001"]
+    plt.close(figure)
+
+
 def test_a_folder_that_cannot_be_written_is_an_error(finished, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="Cannot write"):

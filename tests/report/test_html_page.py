@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from adadp.accounting import rounded_up
 from adadp.errors import InputError
+from adadp.report.detection import detection, rules_out_little
 from adadp.report.html import (
     Axis,
     Chart,
@@ -32,7 +33,6 @@ from adadp.report.html import (
     render,
 )
 from adadp.report.html.words import (
-    detection,
     duration,
     meaning,
     number,
@@ -143,6 +143,39 @@ def test_ends_of_error_bars_are_columns_and_gaps_are_empty():
     assert found.csv().splitlines() == ["series,x,y,low,high", "a,1.0,3.0,2.5,3.5", "a,2.0,4.0,,", "b,1.0,9.0,,"]
 
 
+def test_a_series_keeps_the_colour_and_symbol_it_was_given_and_has_those_of_its_place_otherwise():
+    series = (Series("a", (1.0,), (2.0,), style=2), Series("b", (1.0,), (2.0,)))
+    found = Chart("one", "One", "line", Axis("x"), Axis("y"), series)
+    assert found.styles == (2, 1)
+    assert [each["style"] for each in data_of(render(page("text", found)))["charts"][0]["series"]] == [2, 1]
+
+
+def test_a_legend_is_left_out_where_the_places_say_it():
+    one, two = Series("a", ("a",), (1.0,)), Series("b", ("b", "b"), (1.0, 2.0))
+    other = Series("c", ("b",), (1.0,))
+
+    def legend(*series):
+        return Chart("one", "One", "dots", Axis("case", "category"), Axis("y"), series).has_legend
+
+    assert [legend(one), legend(one, two), legend(one, other)] == [False, False, True]
+
+
+def test_bounds_are_rounded_up_in_the_data_as_a_table_too():
+    series = (Series("s", (1.00000049,), (2.0000001,)),)
+    for bound, shown in ((True, ("1.00001", "2.00001")), (False, ("1", "2"))):
+        axes = Axis("x", bound=bound), Axis("y", bound=bound)
+        document = render(page("text", Chart("one", "One", "line", *axes, series)))
+        assert f'<td class="n">{shown[0]}</td><td class="n">{shown[1]}</td>' in document
+
+
+def test_the_last_column_of_a_table_may_be_no_number():
+    for last, mark in (("", "n"), ("prose", "prose"), ("shell", "shell")):
+        table = Table(("a", "b", "c"), (("1", "2", "3"),), last=last)
+        figures = KeyFigures(())
+        document = render(Page("t", "t", "t", "good", (), figures, (Section("s", (table,)),), "m"))
+        assert f'<td>1</td><td class="n">2</td><td class="{mark}">3</td>' in document
+
+
 # The document -------------------------------------------------------------------------------------------------------
 
 
@@ -220,6 +253,8 @@ def test_a_matrix_shows_what_share_of_a_class_was_found():
 
 def test_numbers_are_written_for_reading():
     assert (percent(0.98664), points(-0.0042), points(0.01)) == ("98.66 %", "-0.42", "+1.00")
+    assert [points(each) for each in (-1e-9, -0.0, 0.0, 4.9e-5, -4.9e-5)] == ["0.00"] * 5
+    assert (points(-5.1e-5), points(5.1e-5)) == ("-0.01", "+0.01")
     assert (number(1.9999999), number(None), small(1e-5), whole(60000)) == ("2", "-", "1e-5", "60,000")
     assert (duration(37.06), duration(600), duration(9000)) == ("37.1 s", "10 min", "2 h 30 min")
 
@@ -241,7 +276,14 @@ def test_detection_is_the_region_of_tests_that_privacy_allows():
     assert detection(8, 1e-5) == pytest.approx(1 - math.exp(-8) * (0.95 - 1e-5))
     assert detection(0, 0) == pytest.approx(0.05)
     assert detection(0, 0.01) == pytest.approx(0.06)
-    assert detection(1e6, 1e-5) == 1
+    assert detection(1e6, 1e-5) == detection(math.inf, 1e-5) == 1
+
+
+def test_a_guarantee_rules_out_little_where_all_but_every_hundredth_record_may_be_detected():
+    limit = math.log((0.95 - 1e-5) / 0.01)
+    assert [rules_out_little(each, 1e-5) for each in (0, 2, limit - 1e-6, limit + 1e-6, 1000, math.inf)] == (
+        [False] * 3 + [True] * 3
+    )
 
 
 @given(st.floats(0, 20), st.floats(1e-12, 0.1), st.floats(0, 1), st.floats(0, 1))

@@ -64,6 +64,21 @@ def test_a_run_without_a_seed_has_no_warning(tmp_path):
     assert "seed" not in " ".join(page.lead)
 
 
+@pytest.mark.parametrize(("seed", "status"), [(None, "PRIVATE, WEAKLY"), (0, "PRIVATE, WEAKLY, AND ITS SEED IS KNOWN")])
+def test_a_guarantee_that_rules_out_little_is_no_good_news(tmp_path, seed, status):
+    folder = small_run(tmp_path / "run", sigma=0.2, seed=seed, epochs=1, evaluate_every=None)
+    page, certificate = run_page(folder), folder.certificate()
+    assert certificate["epsilon"] > 50
+    assert (page.status, page.tone) == (status, "warn")
+    assert any("rules out very little" in line for line in page.lead)
+    assert "changes little" not in " ".join([*page.lead, words_of(page)])
+    figure = next(each for each in page.figures.figures if each.label == "Chance to detect a record")
+    assert (figure.value, figure.tone) == ("\u2264 100.00 %", "warn")
+    tones = {part.title: part.tone for part in parts_of(page, Words)}
+    assert tones["Protected, weakly"] == "warn"
+    assert "good" not in tones.values()
+
+
 def test_everything_the_certificate_states_is_on_the_page(finished):
     text, certificate = words_of(run_page(finished)), finished.certificate()
     stated = [certificate["protects"], certificate["record"], certificate["randomness"]]
@@ -91,7 +106,8 @@ def test_accountants_are_the_cross_check_and_the_certified_one_stands_apart(fini
         each["accountant"]: each["epsilon"] for each in certificate["cross_check"]
     }
     assert [name for name, (kind, _) in shown.items() if kind == "certified"] == [certificate["accountant"]]
-    assert f"{certificate['epsilon_high']:.6g}" in chart.caption
+    assert f"{rounded_up(certificate['epsilon_high'], 6)}, the upper end counts" in chart.caption
+    assert chart.y.bound
 
 
 def test_what_changes_is_drawn_and_what_does_not_stands_in_a_table(finished):
@@ -129,8 +145,18 @@ def test_a_run_that_is_not_private_says_so_first(leaky):
     assert (figures["Epsilon"].value, figures["Epsilon"].tone) == ("none", "bad")
     assert "not proved" in figures["Claimed epsilon"].note
     assert "Chance to detect a record" not in figures
-    assert charts_of(page)["spending"].y.label.startswith("claimed")
     assert "accountants" not in charts_of(page)
+
+
+def test_what_an_accountant_says_of_a_leaky_run_is_not_called_what_its_paper_claims(leaky):
+    page = run_page(leaky)
+    chart, claimed = charts_of(page)["spending"], leaky.certificate()["claimed_by_paper"]["epsilon"]
+    assert chart.series[0].y[-1] != pytest.approx(claimed, rel=0.1)
+    assert chart.title == "What pld would say of the charges: no guarantee"
+    assert chart.y.label == "epsilon by pld at delta = 0.0001"
+    assert chart.series[0].name == "pld, no guarantee"
+    assert "No guarantee" in chart.caption
+    assert "claim" not in json.dumps([chart.title, chart.y.label, chart.caption, chart.csv()]).lower()
 
 
 def test_a_run_without_noise_has_a_page(tmp_path):
@@ -241,6 +267,19 @@ def test_the_commands_run_and_check_it(finished):
     assert commands == [finished.config.as_command(), "adadp verify finished"]
 
 
+def test_a_last_line_without_an_accuracy_is_no_look(finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "run")
+    lines = [{name: value for name, value in line.items() if name != "test_accuracy"} for line in finished.metrics()]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert lines[-1]["final"]
+    charts = charts_of(run_page(RunFolder.open(tmp_path / "run")))
+    assert not {"accuracy", "trade"} & set(charts)
+    seen = [{"step": k, "epsilon": k / 2, "test_accuracy": 0.1 * k} for k in (1, 2)]
+    trade = trade_chart([*seen, {"step": 2, "final": True, "score": 0.3}], 1.5)
+    assert trade is not None
+    assert trade.series[0].x == (0.5, 1.0)
+
+
 def test_settings_are_shown_to_the_last_digit():
     given = {"epsilon": 2.00049, "delta": 1e-5, "lr": 1.234567, "clip": 4.0, "steps": 1234567}
     table = settings(TrainConfig("cancer", **given), None).parts[0]
@@ -275,7 +314,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 
 def test_a_run_held_by_a_filter_shows_the_share_of_its_budget():
     lines = [{"step": 10 * k, "epsilon": 3.0, "budget_used": 0.3 * k, "sigma": 4.0} for k in (1, 2, 3)]
-    chart = spending_chart(lines, 1e-5)
+    chart = spending_chart(lines, 1e-5, "rdp")
     assert chart is not None
     assert chart.y.percent
     assert chart.series[0].y == pytest.approx((0.3, 0.6, 0.9))

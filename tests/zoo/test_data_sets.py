@@ -166,6 +166,28 @@ def test_entries_are_frozen_and_unknown_names_list_the_known():
         load("mnits")
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("people.csv", "named with its kind: table:people.csv."),
+        ("gone/people.parquet", "named with its kind: table:gone/people.parquet."),
+        ("csv:people.csv", "named with its kind: table:people.csv."),
+        ("notes", "named with its kind: table:notes."),
+        ("arrays.npz", "named with its kind: npz:arrays.npz."),
+        ("pets", "named with its kind: images:pets."),
+        ("mnits", "Did you mean mnist?"),
+        ("table:people.csv", "Use one of: cancer, mnist"),
+        ("nonsense:", "Use one of: cancer, mnist"),
+    ],
+)
+def test_a_file_or_folder_is_told_how_it_is_named(name, advice, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pets").mkdir()
+    (tmp_path / "notes").write_text("a,b")
+    with pytest.raises(InputError, match=re.escape(advice)):
+        find(name)
+
+
 CANCER_LINES = fetch(find("cancer")).contents["breast-cancer-wisconsin.data"].decode().splitlines()
 
 

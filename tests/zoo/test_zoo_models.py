@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -135,6 +137,10 @@ class TestOfYourOwn:
             "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(input_shape[0], classes))\n"
             "def wrong(input_shape, classes):\n"
             "    return 3\n"
+            "def more(input_shape, classes, *, width):\n"
+            "    return 3\n"
+            "def lacking(input_shape, classes):\n"
+            "    return small(input_shape)\n"
             "number = 3\n"
         )
         monkeypatch.syspath_prepend(tmp_path)
@@ -152,12 +158,32 @@ class TestOfYourOwn:
             ("nets_for_test:absent", "cannot be found.*absent"),
             ("nets_for_test:number", "no function"),
             ("nets_for_test:wrong", "returned int"),
+            (
+                "nets_for_test:more",
+                r"more\(input_shape, classes, \*, width\) cannot be called as .*more\(input_shape, cl",
+            ),
+            ("builtins:len", r"cannot be called as builtins:len\(input_shape, classes\)"),
             ("nets-for-test:small", "no model"),
         ],
     )
     def test_mistakes_are_told(self, name, message):
         with pytest.raises(InputError, match=f"(?s){message}"):
             build_model(name, input_shape=(4,), classes=3, seed=0)
+
+    def test_a_mistake_inside_of_it_keeps_its_type_and_words(self):
+        with pytest.raises(TypeError, match=r"small\(\) missing 1 required positional argument: 'classes'"):
+            build_model("nets_for_test:lacking", input_shape=(4,), classes=3, seed=0)
+
+
+def test_a_module_in_the_current_folder_is_found_and_the_path_stays_as_it_was(tmp_path, monkeypatch):
+    code = "import torch\ndef make(input_shape, classes):\n    return torch.nn.Linear(input_shape[0], classes)\n"
+    (tmp_path / "net_found_here.py").write_text(code)
+    with pytest.raises(InputError, match="No module named 'net_found_here'"):
+        build_model("net_found_here:make", input_shape=(4,), classes=3, seed=0)
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert widths(build_model("net_found_here:make", input_shape=(4,), classes=3, seed=0)) == [(4, 3)]
+    assert sys.path == before
 
 
 def test_weights_are_built_on_the_cpu_whatever_the_default():

@@ -43,20 +43,30 @@ class _Commands(click.Group):
             raise _BadInput("\n  ".join(part for part in parts if part)) from error
 
 
-_ASKED = re.compile(r"\b((?:pass|give|leave) )((?:[a-z_]+(?:, | or | and ))*[a-z_]+)\b", re.IGNORECASE)
-"""What an advice asks for: names after a verb."""
-_PYTHON_NAMES = {"lot_size": "lot", "allow_nonprivate": "allow-nonprivate"}
+_ASKED = re.compile(r"\b(?:pass|give|leave|say) .*?(?=[.:;](?:\s|$)|$)", re.IGNORECASE | re.DOTALL)
+"""What an advice asks for: from a verb to the end of its clause."""
+_WORD = re.compile(r"(?<![\w./:-])[a-z_]+(?![\w(-]|\.\w| ?=)")
+"""A word that is no piece of a path or of Python, such as ``plan.event()`` or ``sigma=2``."""
+_BEFORE = re.compile(r"(?:\b(?:pass|give|leave|leave out|one of|as|or|and|with|neither|nor) |, )$", re.IGNORECASE)
+"""What stands before a setting of one word; in "a larger lot" it is plain English."""
+_NOT_AFTER = re.compile(r" (?:of|in|the)\b| as \(")
+"""What does not stand after one: "records of shape", "plan the run" and "data as (features, labels)" name none."""
 
 
 def in_flags(advice: str, command: click.Command) -> str:
     """``advice``, which names settings as Python does, with the options of ``command`` in their place."""
-    known = {option.lstrip("-") for each in command.params for option in each.opts if option.startswith("--")}
+    options = [option for each in command.params for option in each.opts if option.startswith("--")]
+    flags = {option[2:].replace("-", "_"): option for option in options}
+    flags["lot_size"] = flags.get("lot", "lot_size")
 
-    def flag(name: re.Match[str]) -> str:
-        word = _PYTHON_NAMES.get(name[0], name[0].replace("_", "-"))
-        return f"--{word}" if word in known else name[0]
+    def flag(word: re.Match[str]) -> str:
+        name, before, after = word[0], word.string[: word.start()], word.string[word.end() :]
+        meant = "_" in name or (before[-1:], after[:1]) == ("(", ")")
+        if name != "out":  # "leave out" and "leave it out" name no folder
+            meant = meant or (_BEFORE.search(before) is not None and _NOT_AFTER.match(after) is None)
+        return flags.get(name, name) if meant else name
 
-    return _ASKED.sub(lambda found: found[1] + re.sub(r"[a-z_]+", flag, found[2]), advice)
+    return _ASKED.sub(lambda asked: _WORD.sub(flag, asked[0]), advice)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

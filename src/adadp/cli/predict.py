@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from adadp.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +38,8 @@ def predict(folder: str, source: str, output: str | None, as_json: bool) -> None
     """
     from adadp.predict import load_model
 
+    if output is not None:
+        _check_output(Path(output))
     trained = load_model(folder)
     probabilities = trained.probabilities(trained.read(source))
     with click.open_file(output or "-", "w", encoding="utf-8") as file:
@@ -63,7 +68,7 @@ def evaluate(folder: str, source: str | None, as_json: bool) -> None:
 
     trained = load_model(folder)
     found = evaluation(trained, source)
-    if source is not None and was_trained_on(trained.config.data, source):
+    if source is not None and was_trained_on(trained.config.data, trained.place(source)):
         click.echo(
             f"Warning: the run was trained on {source}. What follows is computed from private records without noise, "
             "no epsilon covers it, and it must not be published.",
@@ -85,6 +90,15 @@ def evaluate(folder: str, source: str | None, as_json: bool) -> None:
         click.echo(f"  class {name}: {share} of {each['records']}")
 
 
+def _check_output(file: Path) -> None:
+    """Refuse, before anything is computed, a file that cannot be written in the end."""
+    folder = file.parent
+    if not folder.is_dir():
+        raise InputError(f"{file} cannot be written: there is no folder {folder}.", fix="Make it, or choose another.")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise InputError(f"{file} cannot be written: you may not write there.", fix="Choose another place.")
+
+
 def _counts(by_class: dict[str, Any]) -> ClassCounts:
     from adadp.runs import ClassCounts
 
@@ -93,7 +107,7 @@ def _counts(by_class: dict[str, Any]) -> ClassCounts:
     return ClassCounts(records, tuple(round(share * size) for share, size in zip(shares, records, strict=True)))
 
 
-def was_trained_on(data: str, source: str) -> bool:
+def was_trained_on(data: str, source: str | Path) -> bool:
     """Whether ``source`` is where the records of ``data``, ``KIND:PATH``, came from; of images also DIR/train."""
     kind, _, path = data.partition(":")
     places = [Path(path), Path(path) / "train"] if kind == "images" else [Path(path)]

@@ -9,7 +9,7 @@ from adadp.owndata.arrays import array_features
 from adadp.owndata.base import Encoder
 from adadp.owndata.bounds import BoundsQuery
 from adadp.owndata.draft import draft_schema
-from adadp.owndata.loading import KINDS, encoder_from_json, is_own, load_own, private_positions
+from adadp.owndata.loading import KINDS, encoder_from_json, is_own, load_own, own_path, private_positions
 from adadp.owndata.own import OwnData
 from adadp.owndata.schema import Schema, load_schema
 
@@ -25,5 +25,6 @@ __all__ = [
     "is_own",
     "load_own",
     "load_schema",
+    "own_path",
     "private_positions",
 ]

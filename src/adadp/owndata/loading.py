@@ -60,6 +60,16 @@ def load_own(
     return (_load_arrays if kind == "npz" else _load_images)(path, test_path, declared)
 
 
+def own_path(source: Path, kind: str) -> FilePath:
+    """Where ``source`` is: a path, or ``KIND:PATH``, as data to train on is named, if that is of this ``kind``."""
+    text = os.fspath(source)
+    if not is_own(text) or FilePath(text).exists():
+        return FilePath(text)
+    named, path = _split(text)
+    _same_kind(text, named, kind)
+    return path
+
+
 def private_positions(schema: Path) -> tuple[int, ...]:
     """Which features are the values of columns that the schema in the file ``schema`` wants private bounds for."""
     return tabular.private_positions(load_schema(schema).columns)
@@ -201,7 +211,7 @@ def _refuse_same(path: FilePath, test_path: FilePath) -> None:
 
 def _same_kind(data: str, kind: str, expected: str) -> None:
     if kind != expected:
-        raise InputError(f"{data} is not of the kind {expected}, as the training data is.", fix=f"Use {expected}:PATH.")
+        raise InputError(f"{data} is not of the kind {expected}, which is needed here.", fix=f"Use {expected}:PATH.")
 
 
 def _one_test(test_path: FilePath | None, inside: str | None) -> None:

@@ -24,6 +24,7 @@ from adadp.features import parse_features, statement
 from adadp.ledger import LedgerRecord
 from adadp.methods import parse_method
 from adadp.plan import Plan
+from adadp.report.detection import rules_out_little
 from adadp.runs import certificate_digest
 from adadp.schedules import Piecewise, parse_schedule
 
@@ -73,7 +74,7 @@ def make_certificate(
         "epsilon_high": None,
         "delta": delta,
         "neighbours": plan.neighbours.value,
-        "protects": f"The model changes little by {MEANING[plan.neighbours]} of the training data.",
+        "protects": "Nothing.",
         "record": record_unit or "one entry of the training data, as it was given",
         "sampling": plan.sampling,
         "accountant": config.accountant,
@@ -113,13 +114,12 @@ def make_certificate(
     if leak is not None:
         return certificate | {
             "private": False,
-            "protects": "Nothing.",
             "reason": leak,
             "claimed_by_paper": _claimed(plan, ledger, delta),
         }
     if budget is not None:
         certificate["accountant"] = budget.name
-        return certificate | _figures(budget.answer() if event is not None else None)
+        return certificate | _guarantee(budget.answer() if event is not None else None, delta, plan.neighbours)
     answer = accountant(config.accountant).epsilon(event, delta) if event is not None else None
     if answer is not None and answer.status is not Status.PROVED:
         return certificate | {
@@ -127,7 +127,7 @@ def make_certificate(
             "reason": f"The accountant {answer.accountant} gives no bound ({answer.status.value}): {answer.note}",
             "claimed_epsilon": answer.epsilon,
         }
-    certificate |= _figures(answer)
+    certificate |= _guarantee(answer, delta, plan.neighbours)
     certificate["cross_check"] = _cross_check(event, delta)
     return certificate
 
@@ -199,11 +199,25 @@ def _noise(plan: Mapping[str, Any]) -> str:
     return f"chosen {len(noise.points)} times on the way, {first:.4g} at first and {last:.4g} in the end{clips}"
 
 
-def _figures(answer: Answer | None) -> dict[str, float]:
-    """Epsilon and its bracket; a run that charged nothing released nothing."""
-    if answer is None:
-        return {"epsilon": 0.0, "epsilon_low": 0.0, "epsilon_high": 0.0}
-    return {"epsilon": answer.epsilon, "epsilon_low": answer.epsilon_low, "epsilon_high": answer.epsilon_high}
+def _guarantee(answer: Answer | None, delta: float, neighbours: Neighbours) -> dict[str, Any]:
+    """Epsilon, its bracket, and what that protects; a run that charged nothing released nothing."""
+    epsilon = 0.0 if answer is None else answer.epsilon
+    return {
+        "epsilon": epsilon,
+        "epsilon_low": 0.0 if answer is None else answer.epsilon_low,
+        "epsilon_high": 0.0 if answer is None else answer.epsilon_high,
+        "protects": _protects(epsilon, delta, neighbours),
+    }
+
+
+def _protects(epsilon: float, delta: float, neighbours: Neighbours) -> str:
+    """The guarantee in a sentence. It must not promise what (epsilon, delta) alone does not give."""
+    change = f"{MEANING[neighbours]} of the training data"
+    if rules_out_little(epsilon, delta):
+        return (
+            f"At so large an epsilon the guarantee alone rules out very little: the model may change much by {change}."
+        )
+    return f"The model changes little by {change}."
 
 
 def _claimed(plan: Plan, ledger: LedgerRecord, delta: float) -> dict[str, Any]:

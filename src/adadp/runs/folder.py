@@ -200,7 +200,11 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise RunError(f"{self.certificate_path} cannot be read: {error}.", fix="Certify the run again.") from error
+            raise RunError(
+                f"{self.certificate_path} cannot be read: {error}.",
+                fix="Put the run's own file back. A run that had not finished writes it anew when it goes on: "
+                f"adadp train --resume {self.path}.",
+            ) from error
         return content
 
     def save_model(self, state_dict: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from adadp import checks
 from adadp.errors import InputError
@@ -24,8 +25,25 @@ DATA_SETS: dict[str, DataSet] = {
 def find(name: str) -> DataSet:
     """The entry called ``name``."""
     if name not in DATA_SETS:
-        raise InputError(f"There is no data set {name!r}.", fix=checks.one_of(name, DATA_SETS))
+        own = _as_own(name)
+        fix = checks.one_of(name, DATA_SETS) if own is None else f"Data of your own is named with its kind: {own}."
+        raise InputError(f"There is no data set {name!r}.", fix=fix)
     return DATA_SETS[name]
+
+
+def _as_own(name: str) -> str | None:
+    """How the user's own file or folder is named, if ``name`` looks like one; also behind a kind there is not."""
+    path = Path(name.rpartition(":")[2] or name)
+    ending = path.suffix.lower()
+    if ending == ".npz":
+        own = f"npz:{path}"
+    elif path.is_file() or ending in (".csv", ".tsv", ".parquet", ".pq"):
+        own = f"table:{path}"
+    elif path.is_dir():
+        own = f"images:{path}"
+    else:
+        return None
+    return own if own != name else None
 
 
 def load(

@@ -18,7 +18,8 @@
                     feature-cnn:64,64 sets their channels
     resnet          a residual network for small images with group normalisation in place of batch normalisation, which
                     would mix records; resnet:20 sets its depth, 6n + 2
-    module:function a function of yours: function(input_shape, classes) returns a torch.nn.Module
+    module:function a function of yours: function(input_shape, classes) returns a torch.nn.Module; the module may lie in
+                    the current folder
 
 ``small_transformer`` reads tokens and is built by its own function. No network has a layer that mixes records.
 """
@@ -26,9 +27,12 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 
 import torch
@@ -237,23 +241,53 @@ def _of_your_own(name: str, module: str, function: str, shape: tuple[int, ...], 
     """What ``module:function`` returns for the shape of a record and the number of classes."""
     if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
         raise _unknown(f"There is no model {name!r}.")
-    try:
-        made: object = importlib.import_module(module)
-        for part in function.split("."):
-            made = getattr(made, part)
-    except (ImportError, AttributeError) as error:
-        raise InputError(
-            f"The model {name} cannot be found: {error}.",
-            fix="Name a module that can be imported from here, and a function in it, like nets:small.",
-        ) from error
-    if not callable(made):
-        raise InputError(f"{name} is no function.", fix="Name one that takes (input_shape, classes).")
-    network = made(shape, classes)
+    with _importing_from_here():
+        try:
+            made: object = importlib.import_module(module)
+            for part in function.split("."):
+                made = getattr(made, part)
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"The model {name} cannot be found: {error}.",
+                fix="Name a module that can be imported from here, and a function in it, like nets:small.",
+            ) from error
+        if not callable(made):
+            raise InputError(f"{name} is no function.", fix="Name one that takes (input_shape, classes).")
+        _check_signature(name, made)
+        network = made(shape, classes)
     if not isinstance(network, nn.Module):
         raise InputError(
             f"{name} returned {type(network).__name__}, not a torch.nn.Module.", fix="Return the network itself."
         )
     return network
+
+
+@contextmanager
+def _importing_from_here() -> Iterator[None]:
+    """The current folder is looked into first, as by ``python -m``; for the command ``adadp`` it is not on the path."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # what was imported may have put the path in order itself
+            sys.path.remove(here)
+
+
+def _check_signature(name: str, made: Callable[..., object]) -> None:
+    """Refuse what cannot be called with a shape and a number of classes; a mistake inside of it stays as it is."""
+    try:
+        signature = inspect.signature(made)
+    except (TypeError, ValueError):  # some of what is written in C does not say what it takes
+        return
+    try:
+        signature.bind((), 0)
+    except TypeError as error:
+        raise InputError(
+            f"{name}{signature} cannot be called as {name}(input_shape, classes): {error}.",
+            why="The network must fit the shape of a record, without the batch, and the number of classes.",
+            fix="Take these two; what else the function takes needs a default.",
+        ) from error
 
 
 def _cnn(name: str, shape: tuple[int, ...], classes: int, activation: type[nn.Module]) -> nn.Module:

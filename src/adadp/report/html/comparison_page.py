@@ -5,6 +5,7 @@ a winner by the mean alone            "no difference shown": a paired test has t
 two cases that are no pair            "not tested": their budgets differ, or their epsilon was found by looking
 runs without a seed (own data)        no word of seeds: the runs are independent
 a case that is not private            dashed, marked, and never a winner
+an epsilon that rules out little      the badge counts such cases, as a warning
 one epsilon only                      dots by case in place of curves against epsilon
 noise given in place of a budget      the epsilon that was certified stands in for the budget
 runs looked at once only              no curves by epoch
@@ -18,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadp.errors import InputError
-from adadp.report.html.comparison_charts import budget_of, by_epoch, by_epsilon, by_spending
+from adadp.report.detection import rules_out_little
+from adadp.report.html.comparison_charts import Styles, budget_of, by_epoch, by_epsilon, by_spending, styles_of
 from adadp.report.html.comparison_tables import LEVEL, Case, Results, commands, failed, means, smallest, tests
 from adadp.report.html.page import Figure, KeyFigures, Page, Part, Section, Tone, Words
 from adadp.report.html.words import duration, number, percent, small
@@ -36,15 +38,16 @@ def comparison_page(results: Results) -> Page:
             why=f"Their format is not {FORMAT}.",
             fix="Run the comparison again.",
         )
-    cases = results["cases"]
+    cases, styles = results["cases"], styles_of(results["cases"])
     done = [each for each in cases if each["mean"] is not None]
     unsafe = [each for each in cases if not each["private"]]
     verdicts = [verdict for epsilon in _budgets(done) for verdict in _verdicts(results, epsilon)]
+    status, tone = _badge(results, len(unsafe))
     sections = [
-        Section("Accuracy at equal budget", (*by_epsilon(done), means(cases)), _equal(results)),
+        Section("Accuracy at equal budget", (*by_epsilon(done, styles), means(cases)), _equal(results)),
         *tests(results),
         *smallest(results),
-        *_curves(done),
+        *_curves(done, styles),
         Section("Privacy of the comparison itself", (*_unsafe(unsafe), _total(results))),
         *failed(results),
         Section("Run it again", commands(results)),
@@ -53,13 +56,22 @@ def comparison_page(results: Results) -> Page:
         title=results["title"],
         kicker=f"Comparison on {results['data']}",
         headline=results["title"],
-        status=f"{len(unsafe)} OF {len(cases)} CASES NOT PRIVATE" if unsafe else "ALL CASES PRIVATE",
-        tone="warn" if unsafe else "good",
+        status=status,
+        tone=tone,
         lead=tuple(verdicts),
         figures=KeyFigures(tuple(_figures(results))),
         sections=tuple(sections),
         made_with=f"Made with {results['made_with']}.",
     )
+
+
+def _badge(results: Results, unsafe: int) -> tuple[str, Tone]:
+    """The verdict on all guarantees in a few words, of which the worst counts."""
+    cases, delta = results["cases"], results["delta"] or 0.0
+    if unsafe:
+        return f"{unsafe} OF {len(cases)} CASES NOT PRIVATE", "warn"
+    weak = [each for each in cases if any(rules_out_little(run["epsilon"], delta) for run in each["runs"])]
+    return (f"ALL CASES PRIVATE, {len(weak)} WEAKLY", "warn") if weak else ("ALL CASES PRIVATE", "good")
 
 
 def _budgets(cases: Sequence[Case]) -> list[float | None]:
@@ -157,12 +169,13 @@ def _equal(results: Results) -> str:
     return f"At one epsilon all cases have the same budget, with {', '.join(kept)}." if kept else ""
 
 
-def _curves(cases: Sequence[Case]) -> list[Section]:
+def _curves(cases: Sequence[Case], styles: Styles) -> list[Section]:
     charts: list[Part] = []
     for place, epsilon in enumerate(dict.fromkeys(budget_of(each) for each in cases), 1):
         same = [each for each in cases if budget_of(each) == epsilon]
         budget = "" if epsilon is None else f", epsilon {number(epsilon)}"
-        charts += [chart for chart in (by_epoch(same, place, budget), by_spending(same, place, budget)) if chart]
+        drawn = (make(same, styles, place, budget) for make in (by_epoch, by_spending))
+        charts += [chart for chart in drawn if chart is not None]
     return [Section("On the way", tuple(charts), "Means over the runs.")] if charts else []
 
 

@@ -68,7 +68,8 @@ def tests(results: Results) -> list[Section]:
         f"Gains in percentage points, {paired}, with a two-sided t-test. Holm's correction is over all pairs of "
         f"the page; below {LEVEL:g} a difference counts as shown. Not shown does not mean equal."
     )
-    return [Section("Who is ahead, and is it more than chance", (Table(columns, rows, caption, left=2, wide=True),))]
+    table = Table(columns, rows, caption, left=2, wide=True, last="prose")
+    return [Section("Who is ahead, and is it more than chance", (table,))]
 
 
 def _verdict(pair: Mapping[str, Any]) -> str:
@@ -115,7 +116,7 @@ def commands(results: Results) -> tuple[Part, ...]:
     seed = " (add a seed)" if results["public"] else ""
     return (
         Command(results["command"], "The whole comparison; runs that are finished are not trained again:"),
-        Table(("Case", "Epsilon", f"One run of it{seed}"), rows, left=3, wide=True),
+        Table(("Case", "Epsilon", f"One run of it{seed}"), rows, left=2, wide=True, last="shell"),
     )
 
 

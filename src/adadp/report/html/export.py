@@ -13,9 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from adadp.accounting import rounded_up
 from adadp.errors import InputError
 from adadp.report.html.page import Axis, Chart, Page, Series
-from adadp.report.html.words import number
+from adadp.report.html.words import number, percent
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b38600", "#56b4e9", "#444b53", "#8c6bb1")
 """The palette of Okabe and Ito 2008, with a darker yellow, as on the page."""
@@ -50,9 +51,9 @@ def draw(chart: Chart) -> Figure:
     """``chart`` as a figure of matplotlib."""
     figure, axes = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
     flat = chart.kind in ("bar", "dots")
-    for place, series in enumerate(chart.series):
-        look: dict[str, Any] = {"color": COLOURS[place % len(COLOURS)], "label": series.name}
-        (_draw_flat if flat else _draw_line)(axes, chart, series, place, look)
+    for style, series in zip(chart.styles, chart.series, strict=True):
+        look: dict[str, Any] = {"color": COLOURS[style % len(COLOURS)], "label": series.name}
+        (_draw_flat if flat else _draw_line)(axes, chart, series, MARKERS[style % len(MARKERS)], look)
     _dress(axes, "y" if flat else "x", chart.x)
     places = sorted({x for series in chart.series for x in series.x if not isinstance(x, str)})
     if chart.x.scale == "log" and len(places) <= _FEW:
@@ -63,7 +64,7 @@ def draw(chart: Chart) -> Figure:
     axes.set_title(chart.title, fontsize=11)
     axes.grid(alpha=0.3, linewidth=0.6, axis="x" if flat else "both")
     axes.spines[["top", "right"]].set_visible(False)
-    if len(chart.series) > 1:
+    if chart.has_legend:
         axes.legend(fontsize=9, frameon=False)
     return figure
 
@@ -79,11 +80,9 @@ def _pictures(chart: Chart, folder: Path) -> list[Path]:
     return [png, svg]
 
 
-def _draw_line(axes: Axes, chart: Chart, series: Series, place: int, look: dict[str, Any]) -> None:
+def _draw_line(axes: Axes, chart: Chart, series: Series, marker: str, look: dict[str, Any]) -> None:
     points = [(x, y) for x, y in zip(series.x, series.y, strict=True) if y is not None]
-    step: dict[str, Any] = (
-        {"drawstyle": "steps-mid"} if chart.kind == "step" else {"marker": MARKERS[place % len(MARKERS)]}
-    )
+    step: dict[str, Any] = {"drawstyle": "steps-mid"} if chart.kind == "step" else {"marker": marker}
     style = "--" if series.dashed else "-"
     axes.plot(*zip(*points, strict=True), linestyle=style, linewidth=1.6, markersize=4.5, **step, **look)
     for x, low, high in zip(series.x, series.low or (), series.high or (), strict=False):
@@ -91,7 +90,7 @@ def _draw_line(axes: Axes, chart: Chart, series: Series, place: int, look: dict[
             axes.errorbar([x], [low], yerr=[[0.0], [high - low]], color=look["color"], capsize=3, linewidth=1.2)
 
 
-def _draw_flat(axes: Axes, chart: Chart, series: Series, place: int, look: dict[str, Any]) -> None:
+def _draw_flat(axes: Axes, chart: Chart, series: Series, marker: str, look: dict[str, Any]) -> None:
     names = [str(x) for each in chart.series for x in each.x]
     rows = {name: row for row, name in enumerate(dict.fromkeys(names))}
     axes.set_yticks(list(rows.values()), list(rows))
@@ -100,13 +99,13 @@ def _draw_flat(axes: Axes, chart: Chart, series: Series, place: int, look: dict[
     if chart.kind == "bar":
         axes.barh(heights, values, height=0.55, **look)
     else:
-        axes.plot(values, heights, linestyle="", marker=MARKERS[place % len(MARKERS)], markersize=8, **look)
+        axes.plot(values, heights, linestyle="", marker=marker, markersize=8, **look)
     for x, low, high in zip(series.x, series.low or (), series.high or (), strict=False):
         if low is not None and high is not None:
             axes.errorbar([low], [rows[str(x)]], xerr=[[0.0], [high - low]], color=look["color"], capsize=3)
     ends = {rows[str(x)]: high for x, high in zip(series.x, series.high or (), strict=False) if high is not None}
     for height, value in points:
-        text = f"{100 * value:.2f} %" if chart.y.percent else number(value)
+        text = percent(value) if chart.y.percent else rounded_up(value) if chart.y.bound else number(value)
         end = (ends.get(height, value), height)
         axes.annotate(text, end, (8, 0), textcoords="offset points", fontsize=9, va="center")
     axes.margins(x=_ROOM)
@@ -128,3 +127,14 @@ def _dress(axes: Axes, side: str, axis: Axis) -> None:
         chosen.set_major_locator(MaxNLocator(integer=True))
     percents = FuncFormatter(lambda value, _: f"{100 * value:g} %")
     chosen.set_major_formatter(percents if axis.percent else FuncFormatter(lambda value, _: f"{value:g}"))
+    if axis.percent:
+        _end_at_whole(axes, side)
+
+
+def _end_at_whole(axes: Axes, side: str) -> None:
+    """No axis of shares goes on beyond 100 %: what is beyond it is room for marks and for the values beside them."""
+    low, high = axes.get_xlim() if side == "x" else axes.get_ylim()
+    chosen, spine = (axes.xaxis, axes.spines["bottom"]) if side == "x" else (axes.yaxis, axes.spines["left"])
+    if high > 1:
+        chosen.set_ticks([tick for tick in chosen.get_majorticklocs() if low <= tick <= 1])
+        spine.set_bounds(low, 1)

@@ -31,7 +31,8 @@ Cell: TypeAlias = "str | float | None"
 class Axis:
     """What one direction of a chart measures. ``percent``: values are shares, shown as percentages.
 
-    ``zero``: the axis begins with 0, so that lengths and heights can be compared.
+    ``zero``: the axis begins with 0, so that lengths and heights can be compared. ``bound``: values are upper bounds,
+    which are written rounded up.
     """
 
     label: str
@@ -39,11 +40,16 @@ class Axis:
     percent: bool = False
     whole: bool = False
     zero: bool = False
+    bound: bool = False
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points under one name; ``low`` and ``high`` are the ends of error bars, where a point has one."""
+    """Points under one name; ``low`` and ``high`` are the ends of error bars, where a point has one.
+
+    ``style`` is the number of its colour and symbol, the same in every chart of a page that shows the same thing; None:
+    its place in the chart.
+    """
 
     name: str
     x: tuple[float | str, ...]
@@ -51,6 +57,7 @@ class Series:
     low: tuple[float | None, ...] | None = None
     high: tuple[float | None, ...] | None = None
     dashed: bool = False
+    style: int | None = None
 
     def __post_init__(self) -> None:
         columns = [self.x, self.y, *(each for each in (self.low, self.high) if each is not None)]
@@ -90,6 +97,16 @@ class Chart:
             raise InputError(f"The chart {self.name} has no data.", fix="Leave it out.")
 
     @property
+    def styles(self) -> tuple[int, ...]:
+        """The number of the colour and symbol of each series."""
+        return tuple(place if each.style is None else each.style for place, each in enumerate(self.series))
+
+    @property
+    def has_legend(self) -> bool:
+        """Whether the names of the series must be told: there are several, and they are not those of the places."""
+        return len(self.series) > 1 and any(set(each.x) != {each.name} for each in self.series)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The head of the data as a table."""
         ends = ("low", "high") if self._has_ends else ()
@@ -125,7 +142,8 @@ class Chart:
 class Table:
     """Rows of text. The first ``left`` columns are text, those after them numbers, set to the right.
 
-    ``wide``: it takes the whole width of the page.
+    ``wide``: it takes the whole width of the page. ``last``: what the last column is in place of numbers: prose, which
+    may take several lines, or lines for the shell, which on a phone stand below the rest of their row.
     """
 
     columns: tuple[str, ...]
@@ -133,6 +151,7 @@ class Table:
     caption: str = ""
     left: int = 1
     wide: bool = False
+    last: Literal["", "prose", "shell"] = ""
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):

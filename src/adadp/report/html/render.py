@@ -19,7 +19,9 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from adadp.accounting import rounded_up
 from adadp.report.html.page import (
+    Axis,
     Cell,
     Chart,
     Command,
@@ -94,7 +96,8 @@ def _chart_data(chart: Chart) -> dict[str, Any]:
         "kind": chart.kind,
         "x": vars(chart.x),
         "y": vars(chart.y),
-        "series": [vars(each) for each in chart.series],
+        "series": [vars(each) | {"style": style} for each, style in zip(chart.series, chart.styles, strict=True)],
+        "legend": chart.has_legend,
         "csv": chart.csv(),
     }
 
@@ -119,7 +122,7 @@ def _part(part: Part) -> str:
     if isinstance(part, Table):
         caption = f"<p class='caption'>{escape(part.caption)}</p>" if part.caption else ""
         kind = "table wide" if part.wide else "table"
-        return f'<div class="{kind}">{_table(part.columns, part.rows, part.left)}{caption}</div>'
+        return f'<div class="{kind}">{_table(part.columns, part.rows, part.left, part.last)}{caption}</div>'
     if isinstance(part, KeyFigures):
         return f'<div class="figures">{"".join(_figure(each) for each in part.figures)}</div>'
     if isinstance(part, Words):
@@ -162,7 +165,8 @@ def _chart(chart: Chart) -> str:
         f"{kind.upper()}</button>"
         for kind in ("svg", "png", "csv")
     )
-    rows = [tuple(_cell(cell) for cell in row) for row in chart.rows]
+    kinds = (None, chart.x, *(chart.y,) * 3)
+    rows = [tuple(_cell(cell, axis) for cell, axis in zip(row, kinds, strict=False)) for row in chart.rows]
     caption = f"<figcaption>{escape(chart.caption)}</figcaption>" if chart.caption else ""
     kind = "chart wide" if chart.wide else "chart"
     return (
@@ -173,16 +177,21 @@ def _chart(chart: Chart) -> str:
     )
 
 
-def _cell(value: Cell) -> str:
+def _cell(value: Cell, axis: Axis | None) -> str:
     if value is None:
         return "-"
-    return value if isinstance(value, str) else f"{value:.6g}"
+    if isinstance(value, str):
+        return value
+    return rounded_up(value, 6) if axis is not None and axis.bound else f"{value:.6g}"
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int, last: str = "") -> str:
+    kinds = ["" if place < left else "n" for place in range(len(columns))]
+    kinds[-1] = last or kinds[-1]
+
     def line(cells: Sequence[str], tag: str) -> str:
-        aligned = ("" if place < left else ' class="n"' for place in range(len(cells)))
-        return "".join(f"<{tag}{css}>{escape(cell)}</{tag}>" for css, cell in zip(aligned, cells, strict=True))
+        marks = (f' class="{kind}"' if kind else "" for kind in kinds)
+        return "".join(f"<{tag}{mark}>{escape(cell)}</{tag}>" for mark, cell in zip(marks, cells, strict=True))
 
     body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
     head = f"<thead><tr>{line(columns, 'th')}</tr></thead>" if any(columns) else ""

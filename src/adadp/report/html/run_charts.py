@@ -3,7 +3,7 @@
 a run whose test set was looked at once only   no curve of the accuracy; the page says how to get one
 a run of one epoch                             no curve of epsilon: it would be a point
 a run held by a filter                         the share of its budget that is used: its epsilon is fixed ahead
-a method that is not private                   what its paper would claim, marked as a claim
+a method that is not private                   what its accountant makes of the charges, which is no guarantee
 an accountant far above the others             dots on a logarithmic axis; bars would have no honest length there
 settings that never change                     no chart: they stand in a table
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.plan import Plan
 from adadp.report.html.page import Axis, Chart, Series
@@ -38,20 +39,23 @@ def accuracy_chart(lines: Sequence[Line]) -> Chart | None:
     return Chart("accuracy", "Test accuracy on the way", "line", STEPS, ACCURACY, (series,), "On the public test set.")
 
 
-def spending_chart(lines: Sequence[Line], delta: float | None) -> Chart | None:
+def spending_chart(lines: Sequence[Line], delta: float | None, accountant: str) -> Chart | None:
     """Epsilon against steps, or the used share of a budget; None for a run of one epoch, or without noise."""
     if any("budget_used" in line for line in lines):
         used = _series("budget used", _known(lines, "budget_used"))
         caption = "The noise was chosen on the way; epsilon is the whole budget, whatever was used of it."
         return _over_steps("Budget used", Axis("budget used", percent=True, zero=True), used, caption)
     at = "" if delta is None else f" at delta = {small(delta)}"
-    claimed = _series("claimed", _known(lines, "claimed_epsilon"), dashed=True)
-    if claimed.x:
-        axis = Axis(f"claimed epsilon{at}", zero=True)
-        return _over_steps("Claimed epsilon", axis, claimed, "A claim, not a guarantee.")
+    computed = _series(f"{accountant}, no guarantee", _known(lines, "claimed_epsilon"), dashed=True)
+    if computed.x:
+        caption = (
+            f"What {accountant} makes of the charges, as if they were all that counts. No guarantee follows from it."
+        )
+        title = f"What {accountant} would say of the charges: no guarantee"
+        return _over_steps(title, Axis(f"epsilon by {accountant}{at}", zero=True), computed, caption)
     spent = _series("epsilon", _known(lines, "epsilon"))
     caption = "What everything released so far costs, what features released before the first step included."
-    return _over_steps("Privacy spent on the way", Axis(f"epsilon{at}", zero=True), spent, caption)
+    return _over_steps("Privacy spent on the way", Axis(f"epsilon{at}", zero=True, bound=True), spent, caption)
 
 
 def trade_chart(lines: Sequence[Line], final_epsilon: float | None) -> Chart | None:
@@ -61,14 +65,14 @@ def trade_chart(lines: Sequence[Line], final_epsilon: float | None) -> Chart | N
         for line in lines
         if line.get("epsilon") is not None and line.get("test_accuracy") is not None
     ]
-    last = [line["test_accuracy"] for line in lines if line.get("final")]
+    last = [line["test_accuracy"] for line in lines if line.get("final") and line.get("test_accuracy") is not None]
     if final_epsilon is not None and last:
         pairs.append((final_epsilon, last[-1]))
     if len({epsilon for epsilon, _ in pairs}) < 2:
         return None
-    title = "What the spent privacy bought"
+    title, spent = "What the spent privacy bought", Axis("epsilon spent", bound=True)
     caption = "The accuracy at every look. The epsilon at a point is that of a run planned to end there."
-    return Chart("trade", title, "line", Axis("epsilon spent"), ACCURACY, (_series("test accuracy", pairs),), caption)
+    return Chart("trade", title, "line", spent, ACCURACY, (_series("test accuracy", pairs),), caption)
 
 
 def accountants_chart(certificate: Mapping[str, Any]) -> Chart | None:
@@ -84,14 +88,14 @@ def accountants_chart(certificate: Mapping[str, Any]) -> Chart | None:
     wide = min(values) > 0 and max(values) > _WIDE * min(values)
     caption = (
         f"All are proofs about the same releases; the smallest is the tightest. Certified by {chosen}: between "
-        f"{certificate['epsilon_low']:.6g} and {certificate['epsilon_high']:.6g}, the upper end counts."
+        f"{certificate['epsilon_low']:.6g} and {rounded_up(certificate['epsilon_high'], 6)}, the upper end counts."
     )
     return Chart(
         "accountants",
         "Epsilon by accountant",
         "dots" if wide else "bar",
         Axis("accountant", "category"),
-        Axis(f"epsilon at delta = {small(certificate['delta'])}", "log" if wide else "linear"),
+        Axis(f"epsilon at delta = {small(certificate['delta'])}", "log" if wide else "linear", bound=True),
         tuple(
             Series(name, names, column)
             for name, column in (("certified", certified), ("cross-check", others))

@@ -3,6 +3,7 @@
 a finished run                     what it came to, what that protects, and how to check it
 a run that is not private          says so first and in red, with the reason; its paper's figure is a claim
 a run with a seed                  private as certified, and a warning: who knows the seed can compute the noise
+an epsilon that rules out little   private as certified, "weakly", and a warning: any record may be detected
 a run that has not finished        says so, and shows what was logged; no guarantee is stated
 a run without test records         no accuracy anywhere
 no better than always answering    says so below the headline, as it does of classes that are never found
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from adadp import __version__
 from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
+from adadp.report.detection import FALSE_ALARMS, detection, rules_out_little
 from adadp.report.html.page import Figure, KeyFigures, Page, Tone
 from adadp.report.html.run_charts import Line
 from adadp.report.html.run_sections import (
@@ -32,8 +34,6 @@ from adadp.report.html.run_sections import (
     settings,
 )
 from adadp.report.html.words import (
-    FALSE_ALARMS,
-    detection,
     doubts,
     duration,
     number,
@@ -83,10 +83,15 @@ def _verdict(config: TrainConfig, certificate: Certificate | None, accuracy: flo
     epsilon = rounded_up(certificate["epsilon"])
     delta = small(certificate["delta"]).replace("-", "\u2011")  # a hyphen at which no line is broken
     guarantee = f"(\u03b5\u00a0=\u00a0{epsilon}, \u03b4\u00a0=\u00a0{delta})"
-    status: tuple[str, Tone] = ("PRIVATE", "good")
-    if config.seed is not None:
-        status = ("PRIVATE, BUT ITS SEED IS KNOWN", "warn")
-    return *status, f"{right}, with {guarantee} differential privacy"
+    return *_badge(certificate, seeded=config.seed is not None), f"{right}, with {guarantee} differential privacy"
+
+
+def _badge(certificate: Certificate, *, seeded: bool) -> tuple[str, Tone]:
+    """The verdict on a guarantee in a few words: it is good news only where it rules something out."""
+    weak = rules_out_little(certificate["epsilon"], certificate["delta"])
+    if seeded:
+        return f"PRIVATE, {'WEAKLY, AND' if weak else 'BUT'} ITS SEED IS KNOWN", "warn"
+    return ("PRIVATE, WEAKLY", "warn") if weak else ("PRIVATE", "good")
 
 
 def _lead(certificate: Certificate | None, about: tuple[str, ...], *, seeded: bool) -> tuple[str, ...]:
@@ -125,6 +130,7 @@ def _figures(
                 "Chance to detect a record",
                 f"\u2264 {percent_up(detection(epsilon, delta))}",
                 f"by any test with {100 * FALSE_ALARMS:.0f} % false alarms",
+                "warn" if rules_out_little(epsilon, delta) else "plain",
             ),
         ]
     else:

@@ -9,6 +9,7 @@ from typing import Any
 from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.errors import RunError
+from adadp.report.detection import rules_out_little
 from adadp.report.html.page import Chart, Command, Matrix, Part, Section, Table, Words
 from adadp.report.html.run_charts import (
     Line,
@@ -18,6 +19,7 @@ from adadp.report.html.run_charts import (
     spending_chart,
     trade_chart,
 )
+from adadp.report.html.searches import search_command
 from adadp.report.html.words import meaning, percent, unbroken, whole
 from adadp.runs import ClassCounts, RunFolder, certificate_digest
 
@@ -54,8 +56,9 @@ def protection(certificate: Certificate) -> Section:
         "Several records that belong to one person: each of them is protected, all of them together less.",
         *open_to_all,
     ]
+    weak = rules_out_little(certificate["epsilon"], certificate["delta"])
     parts = [
-        Words(tuple(protects), "Protected", "good", listed=True),
+        Words(tuple(protects), "Protected, weakly" if weak else "Protected", "warn" if weak else "good", listed=True),
         Words(tuple(limits), "Not protected", "warn", listed=True),
         Words(
             meaning(certificate["epsilon"], certificate["delta"], certificate["neighbours"]),
@@ -71,11 +74,14 @@ def progress(config: TrainConfig, lines: Sequence[Line], certificate: Certificat
     """Accuracy and privacy on the way, and what every accountant says in the end."""
     final = None if certificate is None else certificate["epsilon"]
     accuracy = accuracy_chart(lines)
-    curves = [accuracy, spending_chart(lines, config.delta), trade_chart(lines, final)]
+    curves = [accuracy, spending_chart(lines, config.delta, config.accountant), trade_chart(lines, final)]
     parts: list[Part] = [chart for chart in curves if chart is not None]
     if accuracy is None and final_accuracy(lines) is not None:
-        advice = "The test set was looked at once, at the end. For a curve, train with --evaluate-every 1."
-        parts.append(Words((advice,)))
+        searched = certificate is not None and "search" in certificate
+        advice = (
+            "A search does not look at it on the way." if searched else "For a curve, train with --evaluate-every 1."
+        )
+        parts.append(Words((f"The test set was looked at once, at the end. {advice}",)))
     by_accountant = accountants_chart(certificate) if certificate is not None and certificate["private"] else None
     parts += [] if by_accountant is None else [by_accountant]
     return [Section("Accuracy and privacy on the way", tuple(parts))] if parts else []
@@ -138,14 +144,29 @@ def settings(config: TrainConfig, certificate: Certificate | None) -> Section:
 def again(folder: RunFolder, certificate: Certificate | None) -> Section:
     """How to check the run, and how to make it again."""
     place = shlex.quote(folder.path.name)
-    config = folder.config
+    return Section("Check it, run it again", (*_rerun(folder, place, certificate), *_checks(place, certificate)))
+
+
+def _rerun(folder: RunFolder, place: str, certificate: Certificate | None) -> tuple[Part, ...]:
+    """How to make the run again. One that a search chose is what no training makes: it would not be charged as that."""
+    config, search = folder.config, folder.search()
     if config.data == "python":
-        rerun = Words(("The data was handed over in Python (adadp.fit), so no command runs this again.",))
-        return Section("Check it, run it again", (rerun, *_checks(place, certificate)))
-    again: Part = Command(config.as_command(), "Run it again, with every setting written out:")
+        return (Words(("The data was handed over in Python (adadp.fit), so no command runs this again.",)),)
     if certificate is None:
-        again = Command(f"adadp train --resume {place}", "Go on with the run:")
-    return Section("Check it, run it again", (again, *_checks(place, certificate)))
+        way, what = ("train", "run") if search is None else ("tune", "search")
+        return (Command(f"adadp {way} --resume {place}", f"Go on with the {what}:"),)
+    if search is None:
+        return (Command(config.as_command(), "Run it again, with every setting written out:"),)
+    why = Words(
+        (
+            "A search chose this run, so no adadp train command repeats it: with the same settings that would be "
+            "another run, whose epsilon would leave out what choosing them told about the records.",
+        )
+    )
+    command = search_command(search, f"{folder.path.name}-again")
+    if command is None:
+        return (why,)
+    return (why, Command(command, "Search again, among the same settings, which costs the same epsilon once more:"))
 
 
 def _checks(place: str, certificate: Certificate | None) -> tuple[Part, ...]:

@@ -6,12 +6,9 @@ import math
 from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal
 
-from adadp import checks
 from adadp.accounting import rounded_up
+from adadp.report.detection import FALSE_ALARMS, detection, rules_out_little
 from adadp.runs import ClassCounts
-
-FALSE_ALARMS = 0.05
-"""The rate of false alarms that a guarantee is explained with."""
 
 _NAMED = 5
 """So many classes are called by name; the others are counted."""
@@ -33,8 +30,8 @@ def unbroken(text: str) -> str:
 
 
 def points(share: float) -> str:
-    """A difference of shares in percentage points, with its sign."""
-    return f"{100 * share:+.2f}"
+    """A difference of shares in percentage points, with its sign; what rounds to nothing has none."""
+    return f"{100 * share:+.2f}" if round(100 * share, 2) else "0.00"
 
 
 def number(value: float | None) -> str:
@@ -81,25 +78,6 @@ def doubts(counts: ClassCounts, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def detection(epsilon: float, delta: float, false_alarms: float = FALSE_ALARMS) -> float:
-    """How often, at most, a test that raises ``false_alarms`` finds the record it looks for.
-
-    A test tells two neighbouring data sets apart by the model. (epsilon, delta)-differential privacy holds for the set
-    of outcomes where it raises an alarm, and for the set where it does not, with the data sets in either order. With a
-    rate a of false alarms and a rate t of true ones that is t <= e^epsilon a + delta, and, from the outcomes without an
-    alarm, 1 - a <= e^epsilon (1 - t) + delta (Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015).
-
-        epsilon = 0                          t <= a + delta: as good as guessing
-        epsilon so large that e^epsilon      1 or next to it: the guarantee rules nothing out
-        overflows
-    """
-    epsilon, delta = checks.non_negative("epsilon", epsilon), checks.probability("delta", delta)
-    alarms = checks.probability("false_alarms", false_alarms)
-    by_alarms = math.exp(min(epsilon, 700.0)) * alarms + delta
-    by_silence = 1 - math.exp(-epsilon) * max(0.0, 1 - alarms - delta)
-    return max(alarms, min(1.0, by_alarms, by_silence))
-
-
 _QUESTION = {
     "add-remove": "whether one given record was among the training data",
     "replace-one": "which of two given records was among the training data",
@@ -109,16 +87,16 @@ _QUESTION = {
 
 def meaning(epsilon: float, delta: float, neighbours: str) -> tuple[str, ...]:
     """The guarantee in words for somebody who decides, and not computes."""
-    found, alarms = detection(epsilon, delta), f"{100 * FALSE_ALARMS:.0f} %"
+    alarms = f"{100 * FALSE_ALARMS:.0f} %"
     lines = [
         f"Somebody who sees the model, and may know every other record, wants to find out {_QUESTION[neighbours]}. "
         f"Any test of theirs that raises a false alarm in {alarms} of all cases detects it in at most "
-        f"{percent_up(found)}; guessing without the model detects it in {alarms}.",
+        f"{percent_up(detection(epsilon, delta))}; guessing without the model detects it in {alarms}.",
         f"Epsilon {rounded_up(epsilon)} bounds how much more likely one record can make any outcome: at most by the "
         f"factor {_factor(epsilon)}, up to a probability of delta = {small(delta)}. The smaller both are, the stronger "
         "is the guarantee. It holds for every attack, known or not, and nothing that becomes known later weakens it.",
     ]
-    if found > 0.9:
+    if rules_out_little(epsilon, delta):
         lines.append("At so large an epsilon the guarantee alone rules out very little.")
     return tuple(lines)
 

@@ -17,19 +17,27 @@
   const follow = () => setTheme(remembered() || (system.matches ? "dark" : "light"));
 
   const colour = (name) => getComputedStyle(root).getPropertyValue(name).trim();
-  const short = (value) => {
+  // The last digit of a bound is rounded up: what is read still holds.
+  const roundedUp = (value, digits) => {
+    const near = Number(value.toPrecision(digits));
+    return near < value ? near + 10 ** (Math.floor(Math.log10(value)) + 1 - digits) : near;
+  };
+  const short = (value, bound) => {
     const size = Math.abs(value);
-    if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace(/\.?0+e/, "e");
-    return String(Number(value.toPrecision(4)));
+    const far = size !== 0 && (size < 1e-3 || size >= 1e6);
+    const kept = bound ? roundedUp(value, far ? 3 : 4) : value;
+    return far ? kept.toExponential(2).replace(/\.?0+e/, "e") : String(Number(kept.toPrecision(4)));
   };
   const shown = (axis, value) => {
     if (typeof value === "string") return value;
-    return axis.percent ? (100 * value).toFixed(2) + " %" : short(value);
+    return axis.percent ? (100 * value).toFixed(2) + " %" : short(value, axis.bound);
   };
   const escaped = (text) => echarts.format.encodeHTML(String(text));
 
-  // An axis of shares does not go on beyond 100 %.
+  // An axis of shares does not go on beyond 100 %. Around values that are all the same ECharts would make room of their
+  // half: it begins with the tenth below them instead.
   const notAbove1 = ({ min, max }) => (max <= 1 && max + 0.2 * (max - min) > 1 ? 1 : null);
+  const tenthBelow = ({ min, max }) => (max > min ? null : Math.max(0, (Math.ceil(10 * min) - 1) / 10));
 
   const axisOption = (axis, paint, place) => ({
     name: axis.label,
@@ -40,6 +48,7 @@
     type: axis.scale === "linear" ? "value" : axis.scale,
     scale: !axis.zero,
     minInterval: axis.whole ? 1 : 0,
+    min: axis.percent && !axis.zero ? tenthBelow : null,
     max: axis.percent ? notAbove1 : null,
     axisLine: { show: place === "x", lineStyle: { color: paint.line } },
     axisTick: { show: false },
@@ -81,7 +90,7 @@
     axisTick: { ...first.axisTick, ...(second.axisTick || {}) },
   });
 
-  const hasBar = (series, i) => Boolean(series.low) && series.low[i] !== null;
+  const hasBar = (series, i) => Boolean(series.low) && series.low[i] !== null && series.low[i] < series.high[i];
 
   // The value beside a bar or a dot; where there is an error bar, beyond its end.
   const valueLabel = (axis, paint, value) => ({
@@ -147,7 +156,7 @@
   const optionOf = (chart) => {
     const paint = {
       ink: colour("--ink"), soft: colour("--soft"), line: colour("--line"), card: colour("--card"),
-      series: chart.series.map((_, i) => colour(`--s${i % 8}`)),
+      series: chart.series.map((each) => colour(`--s${each.style % 8}`)),
     };
     const flat = chart.kind === "bar" || chart.kind === "dots";
     const numbers = (name) => chart.series.flatMap((each) => each[name]).filter((value) => value !== null);
@@ -165,7 +174,7 @@
       type: { bar: "bar", dots: "scatter" }[chart.kind] || "line",
       step: chart.kind === "step" ? "middle" : undefined,
       data: each.x.map((x, k) => (flat ? [each.y[k], x] : [x, each.y[k]])),
-      symbol: SYMBOLS[i % SYMBOLS.length],
+      symbol: SYMBOLS[each.style % SYMBOLS.length],
       symbolSize: chart.kind === "dots" ? 13 : chart.kind === "step" || each.x.length > 60 ? 0 : 7,
       showAllSymbol: each.x.length <= 60,
       barWidth: 16,
@@ -185,8 +194,8 @@
       backgroundColor: "transparent",
       textStyle: { fontFamily: getComputedStyle(document.body).fontFamily.replaceAll('"', "'") },
       aria: { enabled: true },
-      grid: { left: 8, right: flat ? 56 : 22, top: 18, bottom: several ? 44 : 12, outerBoundsMode: "same" },
-      legend: { show: several, type: "scroll", bottom: 0, itemGap: 18, itemWidth: flat ? 12 : 26, itemHeight: 11, textStyle: { color: paint.ink, fontSize: 12.5 }, pageTextStyle: { color: paint.soft } },
+      grid: { left: 8, right: flat ? 56 : 22, top: 18, bottom: chart.legend ? 44 : 12, outerBoundsMode: "same" },
+      legend: { show: chart.legend, type: "scroll", bottom: 0, itemGap: 18, itemWidth: flat ? 12 : 26, itemHeight: 11, textStyle: { color: paint.ink, fontSize: 12.5 }, pageTextStyle: { color: paint.soft } },
       tooltip: tooltip(chart, paint),
       xAxis: flat ? values : places,
       yAxis: flat ? places : values,
@@ -244,7 +253,7 @@
   window.addEventListener("afterprint", () => { follow(); draw(); });
 
   // A command is broken between its words, and within one only where it is longer than the line.
-  document.querySelectorAll(".command pre").forEach((text) => {
+  document.querySelectorAll(".command pre, td.shell").forEach((text) => {
     const words = text.textContent.split(/(\s+)/).map((word) => {
       if (!word.trim()) return word;
       const whole = document.createElement("span");
