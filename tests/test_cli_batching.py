@@ -214,7 +214,7 @@ class TestWarnings:
         ("epsilon --q .1 --sigma 6 --steps 0 --delta 1e-5 --sampling all", "steps must be at least 1"),
         (
             "epsilon --q .1 --sigma 6 --steps 9 --epochs 3 --delta 1e-5 --sampling all",
-            "exactly one of steps and epochs",
+            "exactly one of --steps and --epochs",
         ),
         ("epsilon --q .1 --sigma 6 --delta 1e-5 --sampling all", "length of the run"),
         (f"{SHORT} --accountant gdp", "Unknown accountant 'gdp'"),
