@@ -296,3 +296,15 @@ def test_other_formats_are_refused():
         comparison_page(results(THREE, format=2))
     with pytest.raises(InputError, match="no results"):
         comparison_page([])  # type: ignore[arg-type]
+
+
+def test_only_private_cases_have_a_budget_in_common():
+    def said(*cases):
+        return next(
+            each.text for each in comparison_page(results(list(cases))).sections if "equal budget" in each.title
+        )
+
+    safe, unsafe = case("a", 1.0, 0.9), case("b", 1.0, 0.9, private=False)
+    assert "all cases have the same budget" in said(safe)
+    assert "all private cases have the same budget" in said(safe, unsafe)
+    assert "no guarantee" in said(safe, unsafe)

@@ -166,7 +166,11 @@ def _equal(results: Results) -> str:
         f"{results['sampling']} sampling" if results["sampling"] else "",
     ]
     kept = [each for each in shared if each]
-    return f"At one epsilon all cases have the same budget, with {', '.join(kept)}." if kept else ""
+    if not kept:
+        return ""
+    unsafe = any(not case["private"] for case in results["cases"])
+    text = f"At one epsilon all {'private ' if unsafe else ''}cases have the same budget, with {', '.join(kept)}."
+    return f"{text} The others have the noise of a private one, and no guarantee." if unsafe else text
 
 
 def _curves(cases: Sequence[Case], styles: Styles) -> list[Section]:
