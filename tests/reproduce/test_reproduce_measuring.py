@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from matplotlib import pyplot as plt
 
 from adadp.cli import main
 from adadp.errors import InputError, RunError
@@ -16,7 +17,7 @@ from adadp.reproduce import Store, measure, papers, write_inventory, write_paper
 from adadp.reproduce.items import item_of
 from adadp.reproduce.measuring import found_at
 from adadp.reproduce.pages import BEGIN, END, section, write_between_marks
-from adadp.reproduce.pictures import draw
+from adadp.reproduce.pictures import _sweep, draw
 
 TINY = """
 title = "A tiny figure"
@@ -442,3 +443,15 @@ def test_a_page_that_is_there_is_the_one(done, folder, tmp_path):
     page.write_text(f"# Mine\n\n{BEGIN}\n{END}\n")
     assert write_paper(papers(folder)["small"], out, quick=False).resolve() == page
     assert page.read_text() == f"# Mine\n\n{BEGIN}\n\n{END}\n"
+
+
+@pytest.mark.parametrize(("private", "said"), [(True, "test accuracy, %"), (False, "test accuracy, % (not private)")])
+def test_a_sweep_of_what_is_not_private_is_marked(private, said):
+    content = {"title": "T", "picture": "rate", "case": [{"name": "a", "x": 1.0}]}
+    item = item_of("p", "i", content | {"base": {"data": "cancer", "sigma": 1.0, "delta": 1e-4}})
+    axes = plt.figure().subplots()
+    axes.set_ylabel("test accuracy, %")
+    _sweep(axes, item, item.cases, [[{"private": private, "test_accuracy": 0.9, "epochs": 2}]])
+    assert axes.get_ylabel() == said
+    assert (axes.lines[0].get_linestyle() == "-") == private
+    plt.close(axes.figure)

@@ -91,7 +91,13 @@ def _sweep(axes: Axes, item: Item, cases: Sequence[Case], runs: Sequence[Sequenc
     """Mean accuracy along what is varied; how long the runs were too, where that differs."""
     means, reach = _points(runs)
     where = [float(case.x if case.x is not None else place) for place, case in enumerate(cases)]
-    axes.errorbar(where, means, yerr=reach, fmt="o-", capsize=4, color="tab:blue", label="accuracy")
+    safe = all(each[0]["private"] for each in runs)
+    line, fill = ("o-", "tab:blue") if safe else ("o--", "white")
+    axes.errorbar(
+        where, means, yerr=reach, fmt=line, capsize=4, color="tab:blue", markerfacecolor=fill, label="accuracy"
+    )
+    if not safe:
+        axes.set_ylabel("test accuracy, % (not private)")
     axes.set_xlabel(item.picture or "")
     axes.set_xscale("log" if item.log else "linear")
     epochs = [statistics.mean(int(run["epochs"]) for run in each) for each in runs]
