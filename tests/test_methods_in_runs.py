@@ -13,6 +13,7 @@ from adadp.config import TrainConfig
 from adadp.errors import InputError
 from adadp.features import parse_features
 from adadp.launch import resolved, start
+from adadp.ledger import read_ledger
 from adadp.losses import cross_entropy
 from adadp.methods import parse_method
 from adadp.report.certificate import plain_words
@@ -46,6 +47,7 @@ def test_with_permission_it_runs_and_nothing_calls_it_private(tmp_path, method):
     assert plain_words(certificate).startswith("NOT PRIVATE")
     folder = RunFolder.open(tmp_path / "run")
     assert set(shown) == {None}
+    assert read_ledger(folder.ledger_path).not_private == parse_method(method).not_private
     assert not any("epsilon" in record for record in folder.metrics())
     assert b'"private":"false"' in folder.model_path.read_bytes()[:4096].replace(b" ", b"")
     assert all(check.passed for check in verify_run(folder))

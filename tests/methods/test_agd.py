@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -171,6 +171,7 @@ def released(*rows: float) -> dict:
     losses=st.lists(st.lists(st.floats(0, 1e6), min_size=4, max_size=4), min_size=1, max_size=8),
     errors=st.lists(st.lists(st.floats(-1, 1), min_size=4, max_size=4), min_size=8, max_size=8),
 )
+@example(losses=[[29.0, 29.1, 28.9, 29.0]], errors=[[-1.0, 1.0, 1.0, 1.0]] * 8)
 def test_an_error_in_proportion_to_a_loss_moves_scores_by_no_more_than_is_said(score, losses, errors):
     query, size = query_of(Agd(score=score, c_obj=0.3, grid=3)), 4 * 2.0**-24
     records = torch.tensor(losses, dtype=torch.float64).T

@@ -136,6 +136,19 @@ def test_noise_alone_is_as_large_as_every_method_says(tmp_path, method):
         assert step.square().mean().item() == pytest.approx(1, abs=5 * math.sqrt(2 / len(step)))
 
 
+@pytest.mark.parametrize("follow", [0, 1])
+def test_the_noise_in_a_momentum_has_the_unit_of_a_learnt_bound(tmp_path, follow):
+    plan = Plan.of_noise(noise=1.5, records=200, lot_size=40, steps=12, clip=f"{QUANTILE},follow={follow}")
+
+    def nothing(model, values, labels):
+        return 0.0 * cross_entropy(model, values, labels)
+
+    private = gradients_at_work(tmp_path, parse_method("dpsgd-momentum:variant=momentum"), plan, nothing)
+    found = [spread(private, private.release()) for _ in range(plan.steps)]
+    assert private.clip_state["bound"] < 0.4
+    assert found[-1].square().mean().item() == pytest.approx(1, abs=5 * math.sqrt(2 / len(found[-1])))
+
+
 @pytest.mark.parametrize("method", ["adadp-published", "adan"])
 def test_where_the_noise_follows_what_was_not_released_nothing_is_said(tmp_path, method):
     plan = Plan.of_noise(noise=1.5, records=200, lot_size=40, steps=2)

@@ -121,9 +121,8 @@ def compare(
             why="Its epsilons are chosen by what earlier runs came to, and no composition theorem covers such a sum.",
             fix="Leave refine out, and give the epsilons to try beforehand.",
         )
-    _planned_cost(planned, spec, place, most_epsilon)
+    cost = _planned_cost(planned, spec, place, most_epsilon)
     with _occupied(place, spec):
-        cost = _planned_cost(planned, spec, place, most_epsilon)
         board = Board(spec, planned, command or f"adadp compare {SPEC_NAME} --out again")
         work = _Work(board, place, workers, watch, cost)
         work.tell(planned_total=cost)

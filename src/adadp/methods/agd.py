@@ -102,11 +102,8 @@ class AgdQuery(ClippedSum, LineSearch):
 
     @property
     def score_steepness(self) -> float:
-        return (
-            _ROUNDING * 2 * _FARTHEST * self._settings.c_obj / self.score_bound
-            if self._settings.score == "gain"
-            else 1.0
-        )
+        # A gain has the rounding of two losses, and a bound of 2 c_obj.
+        return _ROUNDING * _FARTHEST if self._settings.score == "gain" else 1.0
 
     def lengths(self) -> list[float]:
         grid = self._settings.grid

@@ -180,7 +180,8 @@ def _with_fitting_lot(base: TrainConfig, settings: tuple[dict[str, Any], ...], r
     given = base.lot is not None or base.lot_schedule is not None or any(lots & each.keys() for each in settings)
     if given or launch.public_records(base) is not None:
         return base
-    return base.replace(lot=launch.resolved(base.replace(**settings[0], records=records)).lot)
+    asked = base.replace(**settings[0])
+    return base.replace(lot=launch.with_fitting_lot(asked, launch.resolved(asked), records).lot)
 
 
 def _refuse_same_file(scored: str | None, test: str | None) -> None:
