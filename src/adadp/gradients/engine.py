@@ -13,18 +13,20 @@ from adadp.errors import InputError
 from adadp.gradients.capture import Capture, wide
 from adadp.gradients.inspection import one_per_record, trained_parameters
 from adadp.gradients.made_up import Loss, check_leading
-from adadp.gradients.passes import run_batch
+from adadp.gradients.passes import run_alone, run_batch
 from adadp.gradients.proof import proved_blueprint
+from adadp.gradients.regions import RefusedByVmap, UnseenPath
 
 
 class GradientEngine:
     """Gets norms and weighted sums of per-example gradients from one forward and one backward pass.
 
-    ``model`` is any ``nn.Module``, used as it is; ``loss(model, *batch)`` returns one number per record; ``example`` is
-    a batch of which only shapes and dtypes are read. Building the engine runs the model on a few made-up records and
-    compares its gradients with plain autograd's; what has no closed form goes a generic way (``notes`` says which), and
-    a model that mixes records is refused. All that holds for the mode each module is in at that time: train as usual
-    and come back to that mode after an evaluation.
+    ``model`` is any ``nn.Module``, used as it is; ``loss(model, *batch)`` returns one number per record; ``like`` is a
+    batch of which only shapes and dtypes are read. Building the engine runs the model on a few made-up records, or on
+    some of ``example``, public records of the user's own, for models that take sensible input only. It follows the
+    records through the model and compares gradients with plain autograd's. What has no closed form, or moves records,
+    goes a generic way (``notes`` says which), and a model that mixes records is refused. All that holds for the mode
+    each module is in at that time: train as usual and come back to that mode after an evaluation.
 
     =======================================  =========================================================================
     a batch of no records                    zero sums; the model is not run
@@ -33,19 +35,21 @@ class GradientEngine:
     norm that overflows
     batch statistics, records mixed          refused when the engine is built
     a module in another mode than then       refused
-    a path that was not seen then            refused
+    a path that was not seen then            its records are computed one at a time
     =======================================  =========================================================================
 
     The backward pass goes through activations only: parameter gradients are never computed by autograd, and per-example
     gradients never exist where a closed form does.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, example: Sequence[Any]) -> None:
+    def __init__(
+        self, model: nn.Module, loss: Loss, like: Sequence[Any], *, example: Sequence[Any] | None = None
+    ) -> None:
         self.model = model
         self.loss = loss
         self._parameters = trained_parameters(model)
         self.names = tuple(self._parameters)
-        self._blueprint = proved_blueprint(model, loss, example)
+        self._blueprint = proved_blueprint(model, loss, like, example)
         self.notes = self._blueprint.notes
         self._modes = [(module, module.training) for module in model.modules()]
 
@@ -94,4 +98,7 @@ class GradientEngine:
                 why="Another mode is another model: whether that one keeps records apart has not been looked at.",
                 fix="Call model.train() or model.eval() so that it is as it was, or build a new engine.",
             )
-        return run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+        try:
+            return run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+        except (UnseenPath, RefusedByVmap):
+            return run_alone(self._parameters, batch, self._blueprint.alone)

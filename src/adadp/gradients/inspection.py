@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
 from adadp.errors import InputError
 from adadp.gradients.layout import Layout, find_layout
@@ -45,11 +44,24 @@ class Blueprint:
     notes: tuple[str, ...]
     scale_shapes: Mapping[str, tuple[int, ...]]
     """The shape of the scales of every trained parameter: a number per input of its layer, or one for all."""
+    alone: Region
+    """All parameters, record by record: for a batch that makes other calls than those that were followed."""
+    calls_made: frozenset[int] = frozenset()
+    """The sequences of calls for which every captured row is its record's."""
 
     @property
     def generic(self) -> frozenset[str]:
         """Names of the parameters that go the generic way."""
         return frozenset(name for region in self.regions for name in region.parameters.values())
+
+    @property
+    def all_alone(self) -> bool:
+        """Whether nothing is taken from a batch as a whole: every gradient is the whole loss's for one record."""
+        return (
+            self.generic == frozenset(self.alone.parameters.values())
+            and len(self.regions) == 1
+            and (self.regions[0].module is self.alone.module)
+        )
 
 
 @dataclass
@@ -68,13 +80,11 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
-def inspect(
-    model: nn.Module, loss: Loss, example: Sequence[Any], *, way: MadeUp, demoted: Mapping[str, str]
-) -> Blueprint:
+def inspect(model: nn.Module, loss: Loss, *, way: MadeUp, demoted: Mapping[str, str]) -> Blueprint:
     """The blueprint of ``model``; parameters in ``demoted`` (name to reason) are sent to the whole-loss region."""
     parameters = trained_parameters(model)
     with way.parameters(model):
-        two, three = (_trace(model, loss, way.batch(example, records), records) for records in (2, 3))
+        two, three = (_trace(model, loss, way.batch(records), records) for records in (2, 3))
     layouts = _use_layouts(two.recorder.uses, three.recorder.uses)
     generic: dict[str, tuple[str, tuple[str, ...]]] = {}  # name -> what used it, modules all its uses happened in
     for other in three.recorder.others:
@@ -86,14 +96,18 @@ def inspect(
                 _add(generic, target.name, type(use.rule).__name__, use.modules)
     for name, reason in demoted.items():
         generic[name] = (reason, ())
-    regions, notes = _regions(LossModule(model, loss), generic, parameters, (two, three))
+    whole = LossModule(model, loss)
+    regions, notes = _regions(whole, generic, parameters, (two, three))
     instances = sum(
         _instance_size(use, layouts[use.key], parameters) for use in three.recorder.uses if use.key in layouts
     )
     by_function = sum(parameters[name].numel() for region in regions for name in region.parameters.values())
     # Activations and their gradients, and as much again for what comes and goes; torch.func needs several copies.
     size = 2 * max(1, three.saved_bytes - two.saved_bytes) + _NUMBER * (instances + 4 * by_function)
-    return Blueprint(layouts, regions, size, notes, _scale_shapes(three.recorder.uses, generic, parameters))
+    scale_shapes = _scale_shapes(three.recorder.uses, generic, parameters)
+    local = {key: name for name in parameters for key, value in whole.named_parameters() if value is parameters[name]}
+    alone = Region("the loss", whole, local, (), vectorised=False)
+    return Blueprint(layouts, regions, size, notes, scale_shapes, alone)
 
 
 def _scale_shapes(
@@ -291,11 +305,3 @@ def _call_layouts(path: str, two: _Trace, three: _Trace) -> tuple[CallLayout, ..
         return None
     layouts = [find_call_layout(a, b) for a, b in zip(first, second, strict=True)]
     return None if any(each is None for each in layouts) else tuple(each for each in layouts if each is not None)
-
-
-def whole_loss_call(batch: Sequence[Any], losses: Tensor, autocast: torch.dtype | None) -> tuple[Call, CallLayout]:
-    """The call of the region that is the whole loss: every leaf of a batch holds the records in dimension 0."""
-    leaves, _ = tree_flatten((tuple(batch), {}))
-    inputs = tuple(Layout(0) if isinstance(leaf, Tensor) else None for leaf in leaves)
-    versions = [leaf._version for leaf in leaves if isinstance(leaf, Tensor)]
-    return Call(tuple(batch), {}, [losses], [None], versions, autocast), CallLayout(inputs, (Layout(0),))

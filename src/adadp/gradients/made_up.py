@@ -1,6 +1,6 @@
-"""Made-up records: what a model is looked over with before it sees a real one.
+"""Records to look a model over with before it sees a real one: made up, or public ones of the user's own.
 
-Only the shapes and dtypes of an example batch are read, never its values, so nothing decided here depends on data.
+Of the data only shapes and dtypes are read, never values, so nothing decided here depends on it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from adadp.errors import InputError
 
@@ -21,34 +21,54 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class MadeUp:
-    """How records are made up. ``integers`` None: random zeros and ones, so that no two records are alike."""
+    """How records are made up: everything in them varies, as far as the model can take it."""
 
-    integers: int | None = None
-    booleans: bool = False
+    like: tuple[Any, ...]
+    """A batch of which shapes and dtypes are read."""
+    integers: tuple[tuple[int, int], ...]
+    """For every integer tensor of a batch, the least value and one more than the largest."""
+    booleans: bool | None = None
+    """What all truth values are; None: random ones."""
     uniform: bool = False
     """Floats between 0 and 1 instead of Gaussian ones."""
     perturbed: bool = True
     """Whether parameters are moved a little too: what a model multiplies by zero at first would go unseen."""
+    own: tuple[Any, ...] | None = None
+    """Public records to take instead."""
 
-    def batch(self, example: Sequence[Any], records: int, *, seed: int = 2016) -> tuple[Any, ...]:
-        """``records`` random records of the shapes and dtypes of ``example``."""
+    def batch(self, records: int, *, seed: int = 2016, extremes: bool = False) -> tuple[Any, ...]:
+        """``records`` random records; with ``extremes`` the least and the largest integer are among them."""
         generator = torch.Generator().manual_seed(seed)
-
-        def make(leaf: Any) -> Any:
+        if self.own is not None:
+            return _some_of(self.own, records, generator)
+        leaves, spec = tree_flatten(self.like)
+        ranges = iter(self.integers)
+        made = []
+        for leaf in leaves:
             if not isinstance(leaf, Tensor):
-                return leaf
+                made.append(leaf)
+                continue
             shape = (records, *leaf.shape[1:])
             if leaf.dtype == torch.bool:
-                value = torch.full(shape, self.booleans)
+                value = torch.rand(shape, generator=generator) < 0.5
+                value = value if self.booleans is None else torch.full(shape, self.booleans)
             elif leaf.is_floating_point() or leaf.is_complex():
                 value = (torch.rand if self.uniform else torch.randn)(shape, generator=generator)
-            elif self.integers is None:
-                value = torch.randint(0, 2, shape, generator=generator)
             else:
-                value = torch.full(shape, self.integers)
-            return value.to(device=leaf.device, dtype=leaf.dtype)
+                low, high = next(ranges)
+                value = torch.randint(low, high, shape, generator=generator)
+                if extremes and value.numel():
+                    value.view(-1)[[0, -1]] = torch.tensor([low, high - 1])
+            made.append(value.to(device=leaf.device, dtype=leaf.dtype))
+        return tuple(tree_unflatten(made, spec))
 
-        return tuple(tree_map(make, tuple(example)))
+    def plainer(self) -> tuple[MadeUp, ...]:
+        """Other ways, for which a model may take another path: a mask that hides everything, or nothing."""
+        if self.own is not None:
+            return ()
+        ones = tuple((low, low + 1) if low else (min(1, high - 1), min(2, high)) for low, high in self.integers)
+        lows = tuple((low, low + 1) for low, _ in self.integers)
+        return replace(self, integers=ones, booleans=True), replace(self, integers=lows, booleans=False)
 
     @contextlib.contextmanager
     def parameters(self, model: nn.Module) -> Iterator[None]:
@@ -67,44 +87,91 @@ class MadeUp:
                 value.data = old
 
 
-_WAYS = tuple(
-    MadeUp(integers, booleans, uniform)
-    for integers, booleans, uniform in (
-        (None, False, False),
-        (None, True, False),
-        (None, False, True),
-        (0, False, False),
-        (1, False, False),
-        (1, True, True),
-    )
-)
+def _some_of(own: tuple[Any, ...], records: int, generator: torch.Generator) -> tuple[Any, ...]:
+    """Records of ``own``, different ones as long as there are any."""
+    held = check_leading(own)
+    order = torch.cat([torch.randperm(held, generator=generator) for _ in range(-(-records // held))])[:records]
+    return tuple(tree_map(lambda leaf: leaf[order.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, own))
+
+
+_BASES = (((0, 2), None, False), ((0, 2), True, False), ((0, 2), None, True), ((0, 1), None, False),
+          ((1, 2), None, False), ((1, 2), True, False), ((1, 2), True, True), ((0, 1), False, False))  # fmt: skip
 """In the order they are tried: indices may be bounded, a mask may hide everything, a probability must lie in [0, 1]."""
+_WIDER = ((0, 64), (0, 17), (0, 5), (0, 3), (1, 64), (1, 17), (1, 5), (1, 3))
+"""Ranges of integers, tried for every integer tensor on its own: words, classes, and lengths that may not be 0."""
 
 
-def way_for(model: nn.Module, loss: Loss, example: Sequence[Any]) -> MadeUp:
-    """The first way of making up records for which the loss runs and is finite; nothing is left behind."""
-    check_leading(example)
-    first: Exception | None = None
+def way_for(model: nn.Module, loss: Loss, like: Sequence[Any], example: Sequence[Any] | None = None) -> MadeUp:
+    """The first way of making up records for which the loss runs and is finite; nothing is left behind.
+
+    Integers get the widest range the model takes. On a GPU they stay below 2: an index out of range ends the process.
+    """
+    check_leading(like)
+    leaves = [leaf for leaf in tree_leaves(tuple(like)) if isinstance(leaf, Tensor)]
+    integers = [
+        leaf for leaf in leaves if not (leaf.is_floating_point() or leaf.is_complex() or leaf.dtype == torch.bool)
+    ]
+    bases = [MadeUp(tuple(like), (each,) * len(integers), truth, uniform) for each, truth, uniform in _BASES]
+    if example is not None:
+        bases = [MadeUp(tuple(like), (), own=_checked(example, like))]
     runs: MadeUp | None = None
-    for way in (*_WAYS, *(replace(way, perturbed=False) for way in _WAYS)):
-        try:
-            with undisturbed(model), way.parameters(model), torch.no_grad():
-                losses = loss(model, *way.batch(example, 3))
-        except InputError:
-            raise
-        except (RuntimeError, ValueError, IndexError, ArithmeticError) as error:
-            first = first or error
-            continue
-        if not isinstance(losses, Tensor) or bool(torch.isfinite(losses).all()):
-            return way
-        runs = runs or way
+    first: Exception | None = None
+    for way in (*bases, *(replace(way, perturbed=False) for way in bases)):
+        losses = _tried(model, loss, way)
+        if isinstance(losses, Exception):
+            first = first or losses
+        elif not isinstance(losses, Tensor) or bool(torch.isfinite(losses).all()):
+            return way if way.own is not None else _widened(model, loss, way, integers)
+        else:
+            runs = runs or way
     if runs is not None:
         return runs
     raise InputError(
-        f"The loss fails on made-up records: {first}",
-        why="Before it sees a real record the model is run on two and on three random records of the example's shapes.",
-        fix="Check that loss(model, *batch) runs for batches of two and three records with small integers in them.",
+        f"The loss fails on {'made-up records' if example is None else 'the example records'}: {first}",
+        why="Before it sees a real record the model is run on two and on three public records of the data's shapes.",
+        fix="Pass example= with a few public records of your own that the model can take, and check that "
+        "loss(model, *batch) runs for batches of two and three records.",
     ) from first
+
+
+def _widened(model: nn.Module, loss: Loss, way: MadeUp, integers: Sequence[Tensor]) -> MadeUp:
+    for place, leaf in enumerate(integers):
+        if leaf.device.type != "cpu":
+            continue
+        for wider in _WIDER:
+            trial = replace(way, integers=(*way.integers[:place], wider, *way.integers[place + 1 :]))
+            losses = _tried(model, loss, trial)
+            if isinstance(losses, Tensor) and bool(torch.isfinite(losses).all()):
+                way = trial
+                break
+    return way
+
+
+def _tried(model: nn.Module, loss: Loss, way: MadeUp) -> object:
+    """What the loss gives for three records, or why it does not."""
+    try:
+        with undisturbed(model), way.parameters(model), torch.no_grad():
+            return loss(model, *way.batch(3, extremes=True))
+    except InputError:
+        raise
+    except (RuntimeError, ValueError, IndexError, ArithmeticError) as error:
+        return error
+
+
+def _checked(example: Sequence[Any], like: Sequence[Any]) -> tuple[Any, ...]:
+    """The user's own records, if there are two at least and they have the shapes and dtypes of the data."""
+    mine, theirs = (tree_leaves(tuple(each)) for each in (example, like))
+
+    def kind(leaf: Any) -> Any:
+        return (leaf.shape[1:], leaf.dtype) if isinstance(leaf, Tensor) else type(leaf)
+
+    if [kind(leaf) for leaf in mine] != [kind(leaf) for leaf in theirs] or check_leading(example) < 2:
+        raise InputError(
+            "The example records are not two or more records such as the data has.",
+            why="The model is looked over with them: every tensor must have the shape and dtype that the data has.",
+            fix="Pass example= a batch of public records: the same tensors as the data, with two rows at least.",
+        )
+    return tuple(example)
 
 
 def check_leading(batch: Sequence[Any]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,10 +11,10 @@ from torch import Tensor, nn
 
 from adadp.errors import InputError
 from adadp.gradients.capture import Capture, Piece, exactly, wide
-from adadp.gradients.inspection import Blueprint, check_losses, whole_loss_call
+from adadp.gradients.inspection import Blueprint, check_losses
 from adadp.gradients.made_up import Loss, check_leading
 from adadp.gradients.recorder import Recorder, Target, Use
-from adadp.gradients.regions import Call, CallCollector, LossModule, autocast_dtype
+from adadp.gradients.regions import Call, CallCollector, LossModule, Region, UnseenPath, autocast_dtype, check_unchanged
 from adadp.gradients.rules import LinearRule, Pair, Rule
 
 
@@ -25,31 +24,33 @@ def run_batch(
     """One forward pass, one backward pass over activations, and what they leave for the clip rule.
 
     No record at all is a batch like any other: every sum is zero, and the model, which may not take it, is not run.
+    ``UnseenPath`` if the model did what it did not do when it was looked over: then nothing is taken from the batch.
     """
     records = check_leading(batch)
     if records == 0:
         return Capture(parameters, [], {}, 0)
+    if blueprint.all_alone:
+        return run_alone(parameters, batch, blueprint.regions[0])
     recorder = Recorder(parameters, skip=blueprint.generic)
     collectors = [CallCollector() for _ in blueprint.regions]
     inner = [
-        (region.module, collector)
+        (region, collector)
         for region, collector in zip(blueprint.regions, collectors, strict=True)
         if not isinstance(region.module, LossModule)
     ]
-    handles = [module.register_forward_hook(collector, with_kwargs=True) for module, collector in inner]
+    handles = [region.module.register_forward_hook(collector, with_kwargs=True) for region, collector in inner]
     try:
         with torch.enable_grad(), recorder:
             losses = check_losses(loss(model, *batch), records)
     finally:
         for handle in handles:
             handle.remove()
-    if recorder.others:
-        unseen = recorder.others[0]
-        raise InputError(
-            f"{unseen.function} used {', '.join(unseen.names)}, which the model did not do when it was inspected.",
-            why="How to get a record's gradient from a use is settled, and proved, ahead.",
-            fix="Write the model so that its path does not depend on its input, or is taken by made-up records too.",
-        )
+    for region, collector in inner:
+        check_unchanged(region.path, collector.calls)
+    for use in recorder.uses:
+        use.checked_input()
+    if recorder.others or recorder.calls_made not in blueprint.calls_made:
+        raise UnseenPath
     edges = [use.edge for use in recorder.uses]
     edges += [edge for collector in collectors for call in collector.calls for edge in call.edges if edge is not None]
     grads: Sequence[Tensor | None] = ()
@@ -62,13 +63,20 @@ def run_batch(
         given: dict[str, Tensor] = {}
         for region, collector in zip(blueprint.regions, collectors, strict=True):
             if isinstance(region.module, LossModule):
-                call, layout = whole_loss_call(batch, losses.detach(), autocast)
-                one = replace(region, layouts=(layout,))
-                given |= one.per_example([call], [[torch.ones_like(losses)]], records)
+                given |= region.of_the_loss(batch, losses.device, autocast)
             else:
                 given |= region.per_example(collector.calls, _output_grads(collector.calls, rest), records)
         given = {name: value.to(wide(value.dtype)) for name, value in given.items()}
         return Capture(parameters, pieces, given, records)
+
+
+def run_alone(parameters: Mapping[str, nn.Parameter], batch: Sequence[Any], region: Region) -> Capture:
+    """Every record's gradient of the whole loss, by ``region``: right whatever the model does with a batch."""
+    first = next(iter(parameters.values()))
+    with torch.no_grad():
+        given = region.of_the_loss(batch, first.device, autocast_dtype([first]))
+    widened = {name: value.to(wide(value.dtype)) for name, value in given.items()}
+    return Capture(parameters, [], widened, check_leading(batch))
 
 
 def _output_grads(calls: Sequence[Call], grads: Iterator[Tensor | None]) -> list[list[Tensor | None]]:
@@ -83,12 +91,7 @@ def _pair(use: Use, grad: Tensor, blueprint: Blueprint, records: int) -> Pair:
         or not layout.output.fits(grad.shape, records)
         or (value is not None and layout.input is not None and not layout.input.fits(value.shape, records))
     ):
-        raise InputError(
-            f"The layer that holds {use.key[0]!r} has an output of {grad.dim()} dimensions whose shape does not follow "
-            "from what was seen when the model was inspected.",
-            why="Where the records are in it is not known.",
-            fix="Call every layer the same number of times, with the records in the same place, for every batch.",
-        )
+        raise UnseenPath
     needed = value if "weight" in use.targets else None
     return Pair(
         None

@@ -1,13 +1,16 @@
-"""The engine proves itself on made-up records before it sees a real one.
+"""The engine proves itself on public records before it sees a real one.
 
-1. *Nobody else's business.* One of three records is changed, with the same random numbers: the losses and the gradients
-   of the other two must stay as they were. This is done in the mode the model will be trained in.
-2. *The whole.* With the same random numbers the gradients of the records sum to plain autograd's.
-3. *The parts.* Each record's gradient, and its norm, equals plain autograd's for that record alone. A model that draws
+1. *Whose rows.* Records are followed through the model (``attribution.py``): a parameter whose captured rows are not
+   provably those of their records is not captured, it goes the generic way.
+2. *Nobody else's business.* One of three records is changed, with the same random numbers: the losses and the gradients
+   of the other two must stay as they were, and be the same again afterwards. This is done in the mode the model will be
+   trained in.
+3. *The whole.* With the same random numbers the gradients of the records sum to plain autograd's.
+4. *The parts.* Each record's gradient, and its norm, equals plain autograd's for that record alone. A model that draws
    random numbers is put into evaluation mode for this one: every run would draw others.
 
-Parameters are moved a little first, because what a model multiplies by zero at first (a fresh adapter, a new head)
-would hide a wrong gradient behind a zero.
+Records vary in everything and are drawn more than once. Parameters are moved a little first, because what a model
+multiplies by zero at first (a fresh adapter, a new head) would hide a wrong gradient behind a zero.
 """
 
 from __future__ import annotations
@@ -15,117 +18,185 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from adadp.errors import InputError
+from adadp.gradients.attribution import attribute
 from adadp.gradients.batchnorm import refuse_batch_statistics
 from adadp.gradients.capture import Capture, wide
 from adadp.gradients.inspection import Blueprint, inspect, trained_parameters
 from adadp.gradients.made_up import Loss, MadeUp, random_states, undisturbed, way_for
 from adadp.gradients.oracle import loop_gradients, loop_losses
+from adadp.gradients.owners import Owners
 from adadp.gradients.passes import run_batch
 from adadp.gradients.recorder import Recorder
-from adadp.gradients.regions import LossModule
+from adadp.gradients.regions import LossModule, RefusedByVmap, UnseenPath
 
 RECORDS = 3
+_DRAWS = 2
+"""How often three records are drawn for the comparisons with plain autograd."""
 _SHARP = 5e-3
 """Two runs of the same shapes differ less than a batch from its records alone: this much of the rounding is allowed."""
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def proved_blueprint(model: nn.Module, loss: Loss, example: Sequence[Any]) -> Blueprint:
+def proved_blueprint(
+    model: nn.Module, loss: Loss, like: Sequence[Any], example: Sequence[Any] | None = None
+) -> Blueprint:
     """A blueprint whose gradients equal plain autograd's; a model that mixes records is refused.
 
-    A parameter whose gradients disagree (used where the recorder cannot see it, or where records are laid out in an
-    unusual way) is tried once more the generic way, as a part of the whole loss.
+    A parameter that cannot be followed, or whose gradients disagree (used where the recorder cannot see it, or where
+    records are laid out in an unusual way) is tried once more the generic way, as a part of the whole loss.
     """
     refuse_batch_statistics(model)
     if not trained_parameters(model):
         raise InputError("The model has no trained parameter.", fix="Set requires_grad=True on what should be trained.")
-    way = way_for(model, loss, example)
-    proof = _Proof(model, loss, example, way)
+    way = way_for(model, loss, like, example)
+    proof = _Proof(model, loss, way)
     demoted: dict[str, str] = {}
     while True:
         try:
-            blueprint = inspect(model, loss, example, way=way, demoted=demoted)
+            blueprint = inspect(model, loss, way=way, demoted=demoted)
+            blueprint, astray = proof.followed(blueprint)
+            if not set(astray) <= set(demoted):
+                demoted |= astray
+                continue
             blueprint, wrong = proof.examined(blueprint)
         except RuntimeError as error:
             raise InputError(
-                f"The gradients of the model cannot be computed: {error}",
-                why="Before it sees a real record the model is run forward and back on made-up ones.",
-                fix="Check that torch.autograd.grad works for it; checkpoints need use_reentrant=False.",
+                f"The gradients of the model cannot be computed{proof.blamed()}: {error}",
+                why="Before it sees a real record the model is run forward and back on public ones, and one record at "
+                "a time where it moves or mixes them.",
+                fix="Check that torch.autograd.grad works for it, for a batch of one record too; checkpoints need "
+                "use_reentrant=False.",
             ) from error
         if not wrong:
             for note in blueprint.notes:
                 warnings.warn(note, stacklevel=3)
             return blueprint
         if wrong <= set(demoted):
-            _refuse_mixing(f"The gradient of {', '.join(sorted(wrong))} for one record changes")
-        demoted |= dict.fromkeys(sorted(wrong), "a use that cannot be attributed to records")
-
-
-def _looped(blueprint: Blueprint) -> Blueprint:
-    regions = tuple(replace(region, vectorised=False) for region in blueprint.regions)
-    notes = tuple(note.replace("by torch.func", "record by record") for note in blueprint.notes)
-    return replace(blueprint, regions=regions, notes=notes)
+            raise proof.mixing(f"The gradient of {', '.join(sorted(wrong))} for one record changes")
+        demoted |= dict.fromkeys(sorted(wrong - set(demoted)), "a use that cannot be attributed to records")
 
 
 class _Proof:
     """Compares a blueprint's gradients with plain autograd's; every method leaves the model as it was."""
 
-    def __init__(self, model: nn.Module, loss: Loss, example: Sequence[Any], way: MadeUp) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, way: MadeUp) -> None:
         self._model = model
         self._loss = loss
         self._way = way
         self._parameters = trained_parameters(model)
         self._groups = [[name] for name in self._parameters]
-        self._batch = way.batch(example, RECORDS)
-        self._other = _first_replaced(self._batch, way.batch(example, RECORDS, seed=2018))
+        self._draws = []
+        for draw in range(_DRAWS):
+            batch, others = (way.batch(RECORDS, seed=seed + draw) for seed in (2016, 2116))
+            self._draws.append((batch, _replaced(batch, others, draw)))
+        self._moved = ""
+        """The line of the model that moves or mixes records, as far as one was seen."""
+
+    def followed(self, blueprint: Blueprint) -> tuple[Blueprint, dict[str, str]]:
+        """``blueprint`` with the sequences of calls for which it holds, and the parameters that cannot be followed.
+
+        Batches of two and of three records, drawn twice, and some with plain masks, which may take another path. If
+        the calls depend on how many records there are, no sequence stands for a real lot.
+        """
+        astray: dict[str, str] = {}
+        paths: dict[int, set[int]] = {2: set(), 3: set()}
+        owners = Owners()
+        with self._way.parameters(self._model):
+            for draw in range(_DRAWS):
+                for records, seen in paths.items():
+                    batch = self._way.batch(records, seed=2216 + draw)
+                    found = attribute(self._model, self._loss, batch, blueprint, owners)
+                    astray = {**found.astray, **astray}
+                    seen.add(found.calls_made)
+            for plain in self._way.plainer():
+                try:
+                    batch = plain.batch(RECORDS)
+                    found = attribute(self._model, self._loss, batch, blueprint, owners)
+                except (RuntimeError, ValueError, IndexError, ArithmeticError):
+                    continue  # records that the model does not take
+                if not found.astray:
+                    paths[RECORDS].add(found.calls_made)
+        if not paths[2] & paths[3]:
+            astray = dict.fromkeys(self._parameters, "calls that depend on the number of records") | astray
+        self._moved = next(iter(astray.values()), self._moved)
+        return replace(blueprint, calls_made=frozenset(paths[2] | paths[3])), astray
 
     def examined(self, blueprint: Blueprint) -> tuple[Blueprint, set[str]]:
-        """``blueprint``, with regions that torch.func cannot run looped over, and the parameters it is wrong about.
+        """``blueprint``, with each region that torch.func cannot run looped over, and the parameters it is wrong about.
 
         Regions that cannot be run for one record at all are wrong about theirs; for the whole loss that is an error.
         """
-        try:
-            return blueprint, self.disagreements(blueprint)
-        except RuntimeError:
-            if not blueprint.regions:
-                raise
-            blueprint = _looped(blueprint)
-        try:
-            return blueprint, self.disagreements(blueprint)
-        except RuntimeError:
-            inner = {
-                name
-                for region in blueprint.regions
-                if not isinstance(region.module, LossModule)
-                for name in region.parameters.values()
-            }
-            if not inner:
-                raise
-            return blueprint, inner
+        while True:
+            try:
+                return blueprint, self.disagreements(blueprint)
+            except RefusedByVmap as refused:
+                blueprint = _looped(blueprint, refused.region.path)
+            except UnseenPath:
+                return blueprint, set(self._parameters)
+            except RuntimeError:
+                inner = {
+                    name
+                    for region in blueprint.regions
+                    if not isinstance(region.module, LossModule)
+                    for name in region.parameters.values()
+                }
+                if not inner:
+                    raise
+                return blueprint, inner
 
     def disagreements(self, blueprint: Blueprint) -> set[str]:
-        """Trained parameters whose gradients for the made-up records are not those of plain autograd."""
-        with undisturbed(self._model), self._way.parameters(self._model):
-            losses, total, random, rounding = self._plain(self._batch)
-            changed, *_ = self._plain(self._other)
-            if not _close(losses[1:], changed[1:], rounding * _SHARP):
-                _refuse_mixing("The loss of one record changes")
-            wrong = self._influenced(blueprint, rounding)
-            wrong |= self._wrong_total(blueprint, total, rounding, random)
-            if random:
-                self._model.eval()
-                losses, *_ = self._plain(self._batch)
-            alone = loop_losses(self._model, self._loss, self._batch, RECORDS)
-            if not _close(losses, alone, rounding):
-                _refuse_mixing("The loss of one record changes")
-            return wrong | self._wrong_parts(blueprint, rounding)
+        """Trained parameters whose gradients for public records are not those of plain autograd."""
+        wrong: set[str] = set()
+        for batch, other in self._draws:
+            with undisturbed(self._model), self._way.parameters(self._model):
+                wrong |= self._disagreements(blueprint, batch, other)
+        return wrong
+
+    def _disagreements(
+        self, blueprint: Blueprint, batch: Sequence[Any], other: tuple[tuple[Any, ...], int]
+    ) -> set[str]:
+        changed_batch, changed_record = other
+        kept = [record for record in range(RECORDS) if record != changed_record]
+        losses, total, random, rounding = self._plain(batch)
+        changed, *_ = self._plain(changed_batch)
+        if not _close(losses[kept], changed[kept], rounding * _SHARP):
+            raise self.mixing("The loss of one record changes")
+        if not _close(losses, self._plain(batch)[0], rounding * _SHARP):
+            raise InputError(
+                "The loss of a batch is another one after another batch was seen.",
+                why="What a model remembers of the records it saw mixes them with those that come later.",
+                fix="Keep nothing from one call of the model to the next, and draw random numbers by torch alone.",
+            )
+        wrong = self._influenced(blueprint, batch, changed_batch, kept, rounding)
+        wrong |= self._wrong_total(blueprint, batch, total, rounding, random)
+        if random:
+            self._model.eval()
+            losses, *_ = self._plain(batch)
+        alone = loop_losses(self._model, self._loss, batch, RECORDS)
+        if not _close(losses, alone, rounding):
+            raise self.mixing("The loss of one record changes")
+        return wrong | self._wrong_parts(blueprint, batch, rounding)
+
+    def blamed(self) -> str:
+        """Where the model moves or mixes records, in brackets, as far as that was seen."""
+        return f" (see {self._moved.rstrip(',')})" if self._moved else ""
+
+    def mixing(self, what: str) -> InputError:
+        """The error for a model whose records are not each other's business."""
+        return InputError(
+            f"{what} with the other records of its batch{self.blamed()}.",
+            why="The model mixes records (a statistic over the batch, an index across it), so clipping a record's "
+            "gradient does not bound its influence.",
+            fix="Remove that layer or compute it per record; for batch normalisation use "
+            "adadp.replace_batchnorm(model).",
+        )
 
     def _plain(self, batch: Sequence[Any]) -> tuple[Tensor, dict[str, Tensor], bool, float]:
         """Losses and summed gradient by plain autograd, whether random numbers were drawn, and the rounding to expect.
@@ -149,21 +220,25 @@ class _Proof:
         torch.manual_seed(0)
         return run_batch(self._parameters, self._model, self._loss, batch, blueprint)
 
-    def _influenced(self, blueprint: Blueprint, rounding: float) -> set[str]:
-        """Parameters whose gradients for two records change with the third one."""
+    def _influenced(
+        self, blueprint: Blueprint, batch: Sequence[Any], other: Sequence[Any], kept: Sequence[int], rounding: float
+    ) -> set[str]:
+        """Parameters whose gradients for the records ``kept`` change with the other one."""
         sums = []
-        for batch in (self._batch, self._other):
-            capture = self._captured(batch, blueprint)
+        for each in (batch, other):
+            capture = self._captured(each, blueprint)
             capture.square_norms(self._groups)
-            sums.append([self._row(capture, record) for record in range(1, RECORDS)])
+            sums.append([self._row(capture, record) for record in kept])
         return self._unequal(*sums, rounding=rounding * _SHARP)
 
-    def _wrong_total(self, blueprint: Blueprint, total: dict[str, Tensor], rounding: float, random: bool) -> set[str]:
+    def _wrong_total(
+        self, blueprint: Blueprint, batch: Sequence[Any], total: dict[str, Tensor], rounding: float, random: bool
+    ) -> set[str]:
         """Parameters whose gradients do not sum to plain autograd's.
 
         Those of the whole loss are computed by running it again; if it draws random numbers these are others.
         """
-        capture = self._captured(self._batch, blueprint)
+        capture = self._captured(batch, blueprint)
         capture.square_norms(self._groups)
         got = capture.weighted_sums(torch.ones(RECORDS, len(self._groups)), self._groups)
         wrong = self._unequal([got], [total], rounding=rounding)
@@ -176,10 +251,10 @@ class _Proof:
             }
         return wrong
 
-    def _wrong_parts(self, blueprint: Blueprint, rounding: float) -> set[str]:
+    def _wrong_parts(self, blueprint: Blueprint, batch: Sequence[Any], rounding: float) -> set[str]:
         """Parameters whose gradient, or its norm, is not plain autograd's for some record alone."""
-        expected = loop_gradients(self._model, self._loss, self._batch, RECORDS)
-        capture = self._captured(self._batch, blueprint)
+        expected = loop_gradients(self._model, self._loss, batch, RECORDS)
+        capture = self._captured(batch, blueprint)
         norms = capture.square_norms(self._groups).double().sqrt()
         wrong = self._unequal([self._row(capture, record) for record in range(RECORDS)], expected, rounding=rounding)
         sizes = torch.tensor([[float(row[name].double().norm()) for name in self._parameters] for row in expected])
@@ -206,23 +281,28 @@ class _Proof:
         }
 
 
-def _first_replaced(batch: Sequence[Any], other: Sequence[Any]) -> tuple[Any, ...]:
-    """``batch`` with the first record of ``other``."""
+def _looped(blueprint: Blueprint, path: str) -> Blueprint:
+    """``blueprint`` with the region at ``path`` run record by record."""
+    regions = tuple(replace(each, vectorised=each.vectorised and each.path != path) for each in blueprint.regions)
+    notes = tuple(
+        note.replace("by torch.func", "record by record") if region.path == path else note
+        for note, region in zip(blueprint.notes, blueprint.regions, strict=True)
+    )
+    return replace(blueprint, regions=regions, notes=notes)
+
+
+def _replaced(batch: Sequence[Any], other: Sequence[Any], record: int) -> tuple[tuple[Any, ...], int]:
+    """``batch`` with one record of ``other`` in place of its own, and which."""
 
     def put(leaf: Any, source: Any) -> Any:
-        return torch.cat([source[:1], leaf[1:]]) if isinstance(leaf, Tensor) else leaf
+        return (
+            torch.cat([leaf[:record], source[record : record + 1], leaf[record + 1 :]])
+            if isinstance(leaf, Tensor)
+            else leaf
+        )
 
-    return tuple(tree_map(put, tuple(batch), tuple(other)))
+    return tuple(tree_map(put, tuple(batch), tuple(other))), record
 
 
 def _close(first: Tensor, second: Tensor, rounding: float) -> bool:
     return torch.allclose(first.double(), second.double(), rtol=rounding, atol=rounding, equal_nan=True)
-
-
-def _refuse_mixing(what: str) -> NoReturn:
-    raise InputError(
-        f"{what} with the other records of its batch.",
-        why="The model mixes records (a statistic over the batch, an index across it), so clipping a record's gradient "
-        "does not bound its influence.",
-        fix="Remove that layer or compute it per record; for batch normalisation use adadp.replace_batchnorm(model).",
-    )

@@ -23,6 +23,16 @@ from adadp.gradients.attention import attention
 from adadp.gradients.calls import Reading, read_call
 from adadp.gradients.rules import Rule
 
+DESCRIBING = frozenset(
+    {"__get__", "__hash__", "__len__", "_is_view", "can_cast", "data_ptr", "dim", "element_size", "get_device",
+     "has_names", "is_complex", "is_conj", "is_contiguous", "is_floating_point", "is_inference", "is_neg",
+     "is_same_size", "is_set_to", "is_shared", "is_signed", "nelement", "ndimension", "numel", "result_type", "size",
+     "storage_offset", "stride", "type"}
+)  # fmt: skip
+"""Functions that look at no value of a tensor, but at its shape and kind."""
+_MOVING = frozenset({"flip", "fliplr", "flipud", "roll", "rot90"})
+"""Functions whose plain numbers say which rows go where: these count as a part of the call."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -101,15 +111,21 @@ class Recorder(TorchFunctionMode):
         """Of the outputs of all uses."""
         self.modules: list[str] = []
         """The modules being run, outermost first, as far as somebody keeps this up to date."""
+        self.calls_made = 0
+        """A number that stands for the sequence of all torch functions that were called, trained or not."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         given = (*args, *kwargs.values()) if kwargs else args
+        name = getattr(func, "__name__", "")
+        if name not in DESCRIBING:
+            numbers = repr([value for value in given if not isinstance(value, Tensor)]) if name in _MOVING else ""
+            self.calls_made = hash((self.calls_made, name, numbers))
         found = [target for value in _tensors(given) if (target := self._targets.get(id(value))) is not None]
         if not found or not torch.is_grad_enabled():
-            return func(*args, **kwargs)
+            return self._answered(func, given, func(*args, **kwargs))
         if func is F.multi_head_attention_forward and args and args[0].dim() == 3:
             with self:
                 return attention(*args, **kwargs, part=self._part)
@@ -119,11 +135,22 @@ class Recorder(TorchFunctionMode):
             # A conversion to the dtype it has already gives back the parameter itself: no use.
             if leaf.requires_grad and id(leaf) not in self._targets:
                 self.dtypes.add(leaf.dtype)
+                before = len(self.uses)
                 if reading is None or not isinstance(output, Tensor) or not self._covered(reading, output, found):
                     names = tuple(sorted({target.name for target in found} - self._skipped))
                     if names:
-                        self.others.append(OtherUse(names, getattr(func, "__name__", str(func)), tuple(self.modules)))
+                        self.others.append(OtherUse(names, name or str(func), tuple(self.modules)))
+                elif len(self.uses) > before:
+                    output = self._kept(self.uses[-1], output)
                 break
+        return self._answered(func, given, output)
+
+    def _answered(self, func: Callable[..., Any], given: tuple[Any, ...], output: Any) -> Any:  # noqa: ARG002
+        """What ``func`` gives back to the model; somebody may look at it."""
+        return output
+
+    def _kept(self, use: Use, output: Tensor) -> Tensor:  # noqa: ARG002
+        """The output of a use that a rule covers; somebody may look at it."""
         return output
 
     def _covered(self, reading: Reading, output: Tensor, found: list[Target]) -> bool:

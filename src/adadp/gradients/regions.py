@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from adadp.errors import InputError
 from adadp.gradients.layout import Layout, find_layout
 from adadp.gradients.recorder import changed_in_place
 
@@ -56,6 +55,18 @@ class CallLayout:
         )
 
 
+class UnseenPath(Exception):
+    """A batch made the model do what it did not do when it was looked over: nothing was computed from it."""
+
+
+class RefusedByVmap(RuntimeError):
+    """``torch.func`` cannot run a region."""
+
+    def __init__(self, region: Region, error: RuntimeError) -> None:
+        super().__init__(str(error))
+        self.region = region
+
+
 class LossModule(nn.Module):
     """The model and its loss as one module, so that the whole loss is a region too."""
 
@@ -85,34 +96,39 @@ class Region:
         self, calls: Sequence[Call], output_grads: Sequence[Sequence[Tensor | None]], records: int
     ) -> dict[str, Tensor]:
         """The gradient of every record for every parameter of the region, summed over the calls."""
-        if len(calls) != len(self.layouts):
-            raise InputError(
-                f"{self.path} ran {len(calls)} times, but {len(self.layouts)} times when the model was inspected.",
-                why="Where the records are in its tensors is known only for the calls that were seen.",
-                fix="Call it the same number of times for every batch.",
-            )
+        if len(calls) != len(self.layouts) or not all(
+            layout.fits(call, records) for call, layout in zip(calls, self.layouts, strict=True)
+        ):
+            raise UnseenPath
         total: dict[str, Tensor] = {}
         for call, layout, grads in zip(calls, self.layouts, output_grads, strict=True):
-            if call.versions != _versions(call.args, call.kwargs):
-                raise changed_in_place(f"An input of {self.path}")
-            if not layout.fits(call, records):
-                raise InputError(
-                    f"The tensors that go into or come out of {self.path} do not have the shapes "
-                    "that follow from what was seen when the model was inspected.",
-                    why="Where the records are in them is not known.",
-                    fix="Give them a dimension for the records, and the same one for every batch.",
-                )
             cotangents = [
                 torch.zeros_like(output) if each is None else each
                 for output, each in zip(call.outputs, grads, strict=True)
             ]
-            compute = self._vectorised if self.vectorised else self._looped
             device = call.outputs[0].device.type
             with torch.autocast(device, dtype=call.autocast, enabled=call.autocast is not None):
-                grads_of_call = compute(call, layout, cotangents)
+                if self.vectorised:
+                    try:
+                        grads_of_call = self._vectorised(call, layout, cotangents)
+                    except RuntimeError as error:
+                        raise RefusedByVmap(self, error) from error
+                else:
+                    grads_of_call = self._looped(call, layout, cotangents)
             for name, value in grads_of_call.items():
                 total[name] = total[name] + value if name in total else value
         return total
+
+    def of_the_loss(
+        self, batch: Sequence[Any], device: torch.device, autocast: torch.dtype | None
+    ) -> dict[str, Tensor]:
+        """The gradient of every record's loss, where the region is the whole loss: records are in dimension 0."""
+        leaves = tree_flatten((tuple(batch), {}))[0]
+        inputs = tuple(Layout(0) if isinstance(leaf, Tensor) else None for leaf in leaves)
+        records = next(leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor))
+        ones = torch.ones(records, device=device)
+        call = Call(tuple(batch), {}, [ones], [None], [], autocast)
+        return replace(self, layouts=(CallLayout(inputs, (Layout(0),)),)).per_example([call], [[ones]], records)
 
     def _values(self) -> dict[str, Tensor]:
         return {local: self.module.get_parameter(local).detach() for local in self.parameters}
@@ -154,11 +170,29 @@ class Region:
             args, kwargs = tree_unflatten(filled, spec)
             with torch.enable_grad():
                 outputs = differentiable_leaves(functional_call(self.module, values, args, kwargs))
-            chosen = [ct.narrow(each.dim, record, 1) for ct, each in zip(cotangents, layout.outputs, strict=True)]
-            grads = torch.autograd.grad(outputs, list(values.values()), chosen, allow_unused=True)
+            chosen = [
+                ct.narrow(each.dim, record, 1).to(output.dtype)
+                for ct, each, output in zip(cotangents, layout.outputs, outputs, strict=True)
+            ]
+            # A record may take no part (none of its words is masked): then its output depends on no parameter.
+            taking_part = [each for each, output in enumerate(outputs) if output.requires_grad]
+            grads: Sequence[Tensor | None] = [None] * len(values)
+            if taking_part:
+                grads = torch.autograd.grad(
+                    [outputs[each] for each in taking_part],
+                    list(values.values()),
+                    [chosen[each] for each in taking_part],
+                    allow_unused=True,
+                )
             for (local, value), each_grad in zip(values.items(), grads, strict=True):
                 rows[local].append(torch.zeros_like(value) if each_grad is None else each_grad.detach())
         return {self.parameters[local]: torch.stack(each) for local, each in rows.items()}
+
+
+def check_unchanged(path: str, calls: Sequence[Call]) -> None:
+    """Refuse inputs of a region that were changed in place after it ran."""
+    if any(call.versions != _versions(call.args, call.kwargs) for call in calls):
+        raise changed_in_place(f"An input of {path}")
 
 
 class CallCollector:
@@ -168,9 +202,10 @@ class CallCollector:
         self.calls: list[Call] = []
 
     def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        outputs = differentiable_leaves(output)
-        edges = [get_gradient_edge(each) if each.requires_grad else None for each in outputs]
-        self.calls.append(Call(args, kwargs, outputs, edges, _versions(args, kwargs), autocast_dtype(outputs)))
+        with torch._C.DisableTorchFunction():  # what is done here is no call of the model's
+            outputs = differentiable_leaves(output)
+            edges = [get_gradient_edge(each) if each.requires_grad else None for each in outputs]
+            self.calls.append(Call(args, kwargs, outputs, edges, _versions(args, kwargs), autocast_dtype(outputs)))
 
 
 def differentiable_leaves(output: Any) -> list[Tensor]:

@@ -1,0 +1,133 @@
+"""Row i of every captured tensor belongs to record i: followed through one forward pass on public records.
+
+The pass is the one a real lot gets, with ``Owners`` around it. Whatever cannot be followed is not taken from the batch:
+its parameters go the generic way, as a part of the whole loss, one record at a time, where nothing can be moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.utils._pytree import tree_leaves
+
+from adadp.gradients.inspection import Blueprint, check_losses, trained_parameters
+from adadp.gradients.layout import Layout
+from adadp.gradients.made_up import Loss, check_leading, undisturbed
+from adadp.gradients.owners import Owners
+from adadp.gradients.recorder import Recorder, Use
+from adadp.gradients.regions import CallLayout, LossModule, Region, differentiable_leaves
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What one pass showed: parameters that cannot be attributed, with the reason, and the calls it was shown for."""
+
+    astray: Mapping[str, str]
+    calls_made: int
+
+
+class _Attributing(Recorder):
+    """A recorder that asks whose the rows of every use are."""
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], blueprint: Blueprint, owners: Owners, records: int
+    ) -> None:
+        super().__init__(parameters, skip=blueprint.generic)
+        self._layouts = blueprint.layouts
+        self._owners = owners
+        self._records = records
+        self.astray: dict[str, str] = {}
+
+    def _answered(self, func: Callable[..., Any], given: tuple[Any, ...], output: Any) -> Any:
+        self._owners.watch_answer(func, given, output)
+        return output
+
+    def _kept(self, use: Use, output: Tensor) -> Tensor:
+        layout = self._layouts.get(use.key)
+        own = (
+            layout is not None
+            and (
+                use.input is None
+                or layout.input is None
+                or self._owners.belongs(use.input, layout.input, self._records)
+            )
+            and self._owners.belongs(output, layout.output, self._records)
+        )
+        if own and layout is not None:
+            return self._owners.claim(output, layout.output, self._records)
+        self.astray |= {target.name: self._owners.reason() for target in use.targets.values()}
+        return output
+
+
+def attribute(
+    model: nn.Module,
+    loss: Loss,
+    batch: Sequence[Any],
+    blueprint: Blueprint,
+    owners: Owners,
+) -> Attribution:
+    """Follow ``batch``, which is public, through ``model``. An ``owners`` used before knows what models remember."""
+    records, parameters = check_leading(batch), trained_parameters(model)
+    recorder = _Attributing(parameters, blueprint, owners, records)
+    owners.next_pass()
+    owners.give(batch)
+    inner = [region for region in blueprint.regions if not isinstance(region.module, LossModule)]
+    handles = [
+        region.module.register_forward_hook(_region_check(region, recorder, owners, records), with_kwargs=True)
+        for region in inner
+    ]
+    try:
+        with undisturbed(model), torch.enable_grad(), owners, recorder:
+            losses = check_losses(loss(model, *batch), records)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if owners.lost is None and (name := _own_backward(losses)) is not None:
+        owners.lost = f"{name}, a torch.autograd.Function with a backward pass of its own,"
+    if owners.lost is not None or not owners.belongs(losses, Layout(0), records):
+        return Attribution(dict.fromkeys(parameters, owners.reason()), recorder.calls_made)
+    return Attribution(recorder.astray, recorder.calls_made)
+
+
+def _region_check(region: Region, recorder: _Attributing, owners: Owners, records: int) -> Callable[..., None]:
+    """A forward hook that asks whose the rows are that go into a region and come out of it."""
+    layouts = iter(region.layouts)
+
+    def owned(inputs: Sequence[Any], outputs: Sequence[Tensor], layout: CallLayout) -> bool:
+        return all(
+            not isinstance(leaf, Tensor)
+            or (not owners.known(leaf) if place is None else owners.belongs(leaf, place, records))
+            for leaf, place in zip(inputs, layout.inputs, strict=True)
+        ) and all(
+            owners.belongs(leaf, place, records) and owners.claim(leaf, place, records) is leaf
+            for leaf, place in zip(outputs, layout.outputs, strict=True)
+        )
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        with torch._C.DisableTorchFunction():  # what is done here is no call of the model's
+            layout = next(layouts, None)
+            inputs, outputs = tree_leaves((args, kwargs)), differentiable_leaves(output)
+            if layout is None or not owned(inputs, outputs, layout):
+                recorder.astray |= dict.fromkeys(region.parameters.values(), owners.reason())
+
+    return hook
+
+
+def _own_backward(losses: Tensor) -> str | None:
+    """The name of code of the user's own in the backward pass, of which nothing is known."""
+    seen: set[Any] = set()
+    waiting = [losses.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if isinstance(node, BackwardCFunction):
+            return node.name()
+        seen.add(node)
+        waiting += [below for below, _ in node.next_functions]
+    return None

@@ -1,0 +1,437 @@
+"""What a kernel does to the owners of numbers: for each, which numbers of its arguments a number of its result sees.
+
+A rule may name more owners than needed, never fewer. Kernels that work number by number say so themselves
+(``torch.Tag.pointwise``); views share their memory and need no rule; a kernel that is not here joins everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+NOBODY, MIXED = -1, 32000
+"""Owners that are no record: of a constant, and of what several records made."""
+
+
+class Arguments:
+    """The arguments of one call of a kernel by their names, and the owners of its tensors."""
+
+    def __init__(
+        self, schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any], owners: Callable[[Tensor], Tensor]
+    ) -> None:
+        self._schema = schema
+        self._values = {each.name: each.default_value for each in schema.arguments if each.has_default_value()}
+        self._values |= dict(zip((each.name for each in schema.arguments), args, strict=False)) | dict(kwargs)
+        self._owners = owners
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._values.get(name, default)
+
+    def tensors(self) -> list[Tensor]:
+        """All of them, those in lists too."""
+        return [leaf for leaf in tree_leaves(self._values) if isinstance(leaf, Tensor)]
+
+    def written(self) -> list[Tensor]:
+        """Those the kernel writes into."""
+        names = [
+            each.name for each in self._schema.arguments if each.alias_info is not None and each.alias_info.is_write
+        ]
+        return [leaf for name in names for leaf in tree_leaves(self._values.get(name)) if isinstance(leaf, Tensor)]
+
+    def owners(self, name: str) -> Tensor:
+        """Of the tensor called ``name``; nobody if there is none."""
+        value = self._values.get(name)
+        return self._owners(value) if isinstance(value, Tensor) else _NOBODY
+
+    def owners_of(self, value: Tensor) -> Tensor:
+        return self._owners(value)
+
+    def others(self, *names: str) -> Tensor:
+        """The join of all tensors but those called ``names``."""
+        rest = {name: value for name, value in self._values.items() if name not in names}
+        return joined([self._owners(leaf) for leaf in tree_leaves(rest) if isinstance(leaf, Tensor)])
+
+    def picks_by_truth(self) -> bool:
+        """Whether an index keeps the elements where a mask of records is true: the size of the result tells of it."""
+        masks = [each for each in self["indices"] if _is_mask(each)]
+        return any(bool((self._owners(mask) != NOBODY).any()) for mask in masks)
+
+
+Rule = Callable[[Arguments, Sequence[Tensor]], list[Tensor] | None]
+"""From the arguments and the tensors that were made or written to their owners, which broadcast; None: no idea."""
+
+_NOBODY = torch.full((), NOBODY, dtype=torch.int16)
+
+
+def join(first: Tensor, second: Tensor) -> Tensor:
+    """The owners of what is made of two numbers, element by element."""
+    either = torch.where(first == NOBODY, second, first)
+    return torch.where((second == NOBODY) | (first == second), either, torch.where(first == NOBODY, second, MIXED))
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """The one owner of everything that is made of all numbers of ``parts``."""
+    total = _NOBODY
+    for part in parts:
+        total = join(total, over(part, range(part.dim())).reshape(()))
+    return total
+
+
+def over(owners: Tensor, dims: Sequence[int]) -> Tensor:
+    """The join over ``dims``, which are kept with one element."""
+    dims = sorted({dim % max(1, owners.dim()) for dim in dims})
+    if not dims or not owners.dim():
+        return owners
+    if owners.numel() == 0:
+        return torch.full(
+            [1 if dim in dims else size for dim, size in enumerate(owners.shape)], NOBODY, dtype=torch.int16
+        )
+    most = owners.amax(dims, keepdim=True)
+    least = torch.where(owners == NOBODY, MIXED, owners).amin(dims, keepdim=True)
+    return torch.where((most == NOBODY) | (least == most), most, MIXED).to(torch.int16)
+
+
+def rule_for(name: str, func: Any) -> Rule | None:
+    """The rule of the kernel ``name``, None if there is none."""
+    plain = name.removesuffix("_") if name not in _RULES else name
+    if plain in _RULES:
+        return _RULES[plain]
+    if torch.Tag.pointwise in func.tags:
+        return _pointwise
+    if plain.startswith("new_") or plain.endswith("_like"):
+        return _constant
+    return None
+
+
+def _pointwise(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    total = _NOBODY
+    for value in given.tensors():
+        total = join(total, given.owners_of(value))
+    return [total] * len(made)
+
+
+def _constant(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:  # noqa: ARG001
+    return [_NOBODY] * len(made)
+
+
+def _source(name: str) -> Rule:
+    return lambda given, made: [given.owners(name)] * len(made)
+
+
+def _dropout(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    return [given.owners("input"), *[_NOBODY] * (len(made) - 1)]
+
+
+def _rows(*names: str, kept: int = 1) -> Rule:
+    """The first ``kept`` dimensions of the results are those of the tensors ``names``; the rest is joined."""
+
+    def rule(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+        total = given.others(*names).expand((1,) * kept)
+        for name in names:
+            owners = given.owners(name)
+            whole = owners.dim() <= kept  # too few dimensions to have these in front
+            total = join(
+                total, joined([owners]) if whole else over(owners, range(kept, owners.dim())).flatten(kept - 1)
+            )
+        return [
+            total.reshape(total.shape + (1,) * (each.dim() - kept))
+            if each.shape[:kept] == total.shape
+            else joined([total])
+            for each in made
+        ]
+
+    return rule
+
+
+def _lines(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    """Everything along ``dim`` is joined, whether the dimension is kept (softmax, sort), reduced or left out."""
+    owners = given.owners("self")
+    dims = given.get("dim")
+    dims = [dims] if isinstance(dims, int) else list(dims or range(owners.dim()))
+    total = join(over(owners, dims), given.others("self"))
+    left = (
+        total.reshape([size for dim, size in enumerate(total.shape) if dim not in {d % owners.dim() for d in dims}])
+        if owners.dim()
+        else total
+    )
+    return [total if each.dim() == owners.dim() else left for each in made]
+
+
+def _last_line(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    return [over(given.owners("self"), [-1])] * len(made)
+
+
+def _normalised(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    owners = given.owners("input")
+    total = join(
+        over(owners, range(owners.dim() - len(given["normalized_shape"]), owners.dim())), given.others("input")
+    )
+    return [total] * len(made)
+
+
+def _batch_normalised(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    owners = given.owners("input")
+    if given.get("training", given.get("use_input_stats", False)):
+        owners = over(owners, [dim for dim in range(owners.dim()) if dim != 1])
+    total = join(owners, given.others("input"))
+    return [total if each.dim() == total.dim() else joined([total]) for each in made]
+
+
+def _product(left: str, right: str) -> Rule:
+    def rule(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+        rows, columns = over(given.owners(left), [-1]), given.owners(right)
+        if columns.dim() == 1:
+            rows, columns = rows.squeeze(-1), over(columns, [-1])
+        else:
+            columns = over(columns, [-2])
+        return [join(join(rows, columns), given.others(left, right) if left == "self" else given.owners("self"))] * len(
+            made
+        )
+
+    return rule
+
+
+def _linear(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    return [join(over(given.owners("input"), [-1]), given.others("input"))] * len(made)
+
+
+def _trilinear(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    total = _NOBODY
+    for name, dims in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
+        owners = given.owners(name)
+        for dim in sorted(given[dims]):
+            owners = owners.unsqueeze(dim)
+        total = join(total, owners)
+    total = over(total, given["sumdim"])
+    return [total.reshape([s for d, s in enumerate(total.shape) if d not in given["sumdim"]])] * len(made)
+
+
+def _loss(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    total = _pointwise(given, made)[0]
+    return [total if given["reduction"] == 0 else joined([total])] * len(made)
+
+
+def _class_loss(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    scores = given.owners("self")
+    channel = 1 if scores.dim() > 1 else 0
+    total = over(scores, [channel])
+    if scores.dim() > 1:
+        total = total.squeeze(1)
+    total = join(join(total, given.owners("target")), given.others("self", "target"))
+    whole = joined([total])
+    return [total if given["reduction"] == 0 and each.dim() == total.dim() else whole for each in made]
+
+
+def _recurrent(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    """``[time, records, ...]``; states are ``[records, width]``."""
+    sequence = over(given.owners("input"), [0, 2])
+    states = [over(given.owners(name), [-1]) for name in ("hx_", "cx_")]
+    total = join(sequence, given.others("input", "hx_", "cx_"))
+    for state in states:
+        total = join(total, state.reshape(1, -1, 1))
+    flat = total.reshape(-1, 1)
+    return [total if each.dim() == 3 else flat if each.dim() == 2 else joined([total]) for each in made]
+
+
+def _same_movement(move: Callable[[Arguments, Tensor], Tensor], name: str = "self") -> Rule:
+    """The owners go where the numbers go."""
+    return lambda given, made: [move(given, given.owners(name))] * len(made)
+
+
+def _concatenated(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    parts = [given.owners_of(each) for each in given["tensors"] if each.shape != (0,)]
+    return [torch.cat(parts, given["dim"])] * len(made) if parts else _constant(given, made)
+
+
+def _stacked(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.stack([given.owners_of(each) for each in given["tensors"]], given["dim"])] * len(made)
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def _indexed(given: Arguments, made: Sequence[Tensor]) -> list[Tensor] | None:
+    """An index that depends on a record may pick anything along its dimension."""
+    owners, indices = given.owners("self"), list(given["indices"])
+    if any(_is_mask(each) for each in indices):  # of records: lost; of nobody: rare
+        return None
+    chosen = _NOBODY
+    for dim, index in enumerate(indices):
+        if index is None:
+            continue
+        of_index = given.owners_of(index)
+        if bool((of_index != NOBODY).any()):
+            owners = over(owners, [dim]).expand(owners.shape)
+        chosen = join(chosen, of_index)
+    places = [dim for dim, index in enumerate(indices) if index is not None]
+    adjacent = places == list(range(places[0], places[-1] + 1))
+    before = places[0] if adjacent else 0
+    after = owners.dim() - len(places) - before
+    picked = owners[tuple(slice(None) if index is None else index.cpu() for index in indices)]
+    return [join(picked, chosen.reshape((1,) * before + tuple(chosen.shape) + (1,) * after))] * len(made)
+
+
+def _gathered(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    owners, dim, index = given.owners("self"), given["dim"], given["index"]
+    of_index = given.owners_of(index)
+    if bool((of_index != NOBODY).any()):
+        owners = over(owners, [dim]).expand(owners.shape)
+    if not owners.dim():
+        return [join(owners, of_index)] * len(made)
+    return [join(owners.gather(dim, index.cpu()), of_index)] * len(made)
+
+
+def _selected(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    owners, dim, index = given.owners("self"), given["dim"], given["index"]
+    of_index = given.owners_of(index)
+    if bool((of_index != NOBODY).any()):
+        owners = over(owners, [dim]).expand(owners.shape)
+    shape = [1] * max(1, owners.dim())
+    shape[dim] = -1
+    return [join(owners.index_select(dim, index.reshape(-1).cpu()), of_index.reshape(shape))] * len(made)
+
+
+def _scattered(given: Arguments, made: Sequence[Tensor]) -> list[Tensor] | None:
+    """Along ``dim`` everything is joined: what was there, what comes, and the index that says where."""
+    owners, dim, index = given.owners("self"), given["dim"], given.owners("index")
+    source = given.owners("src")
+    if index.dim() != owners.dim() or not owners.dim():
+        return None
+    whole = [size for d, size in enumerate(owners.shape) if d != dim % owners.dim()]
+    if [size for d, size in enumerate(index.shape) if d != dim % owners.dim()] != whole:
+        return None
+    total = join(over(owners, [dim]), over(index, [dim]))
+    if source.dim():
+        if [size for d, size in enumerate(source.shape) if d != dim % owners.dim()] != whole:
+            return None
+        total = join(total, over(source, [dim]))
+    return [join(total, given.others("self", "index", "src"))] * len(made)
+
+
+def _put(given: Arguments, made: Sequence[Tensor]) -> list[Tensor] | None:
+    """Into places that are public, or one number wherever a mask says so."""
+    owners, indices, values = given.owners("self"), list(given["indices"]), given.owners("values")
+    if len(indices) == 1 and _is_mask(indices[0]) and given["values"].numel() == 1:
+        mask = given.owners_of(indices[0])
+        mask = mask.reshape(tuple(mask.shape) + (1,) * (owners.dim() - mask.dim()))
+        return [join(join(owners, mask), values.reshape(()))] * len(made)
+    if any(_is_mask(each) or bool((given.owners_of(each) != NOBODY).any()) for each in indices if each is not None):
+        return None
+    places = tuple(slice(None) if each is None else each.cpu() for each in indices)
+    result = owners.clone()
+    if given["accumulate"]:
+        values = join(owners[places], values)
+    result[places] = values
+    return [result] * len(made)
+
+
+def _looked_up(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    return [join(given.owners("indices").unsqueeze(-1), given.others("indices"))] * len(made)
+
+
+def _padded(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.constant_pad_nd(given.owners("self"), given["pad"], NOBODY)] * len(made)
+
+
+def _into_slice(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    arguments = [given[name] for name in ("dim", "start", "end", "step")]
+    return [torch.slice_scatter(given.owners("self").clone(), given.owners("src").clone(), *arguments)] * len(made)
+
+
+def _into_place(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    return [
+        given.owners("self").clone().select_scatter(given.owners("src").clone(), given["dim"], given["index"])
+    ] * len(made)
+
+
+_ATTENTION = _rows("query", "key", "value", "attn_mask", "attn_bias", kept=2)
+_IMAGES = _rows("self")
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(
+        ("empty", "full", "zeros", "ones", "zero_", "normal_", "uniform_", "random_", "exponential_", "log_normal_"),
+        _constant,
+    ),
+    **dict.fromkeys(
+        ("clone", "_to_copy", "masked_fill", "lift_fresh", "detach", "alias", "tril", "triu", "bernoulli",
+         "_prelu_kernel"),
+        _pointwise,
+    ),
+    "copy_": _source("src"),
+    "copy": _source("src"),
+    "fill_": _source("value"),
+    "native_dropout": _dropout,
+    **dict.fromkeys(
+        ("sum", "nansum", "mean", "prod", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "any", "all",
+         "var", "std", "var_mean", "std_mean", "logsumexp", "linalg_vector_norm", "norm", "count_nonzero", "median",
+         "_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort",
+         "argsort", "topk", "kthvalue", "mode", "_fft_r2c", "_fft_c2r", "_fft_c2c", "glu"),
+        _lines,
+    ),
+    "multinomial": _last_line,
+    **dict.fromkeys(("native_layer_norm", "_fused_rms_norm"), _normalised),
+    **dict.fromkeys(
+        ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional", "cudnn_batch_norm",
+         "_native_batch_norm_legit_no_training"),
+        _batch_normalised,
+    ),
+    **dict.fromkeys(("native_group_norm", "convolution", "_convolution", "cudnn_convolution"), _rows("input")),
+    **dict.fromkeys(
+        ("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d",
+         "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d",
+         "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d",
+         "replication_pad3d", "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
+         "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+         "_upsample_nearest_exact2d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d",
+         "upsample_trilinear3d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+        _IMAGES,
+    ),
+    **dict.fromkeys(("grid_sampler_2d", "grid_sampler_3d"), _rows("input", "grid")),
+    "affine_grid_generator": _rows("theta"),
+    "_thnn_fused_lstm_cell": _rows("input_gates", "hidden_gates", "cx"),
+    "_thnn_fused_gru_cell": _rows("input_gates", "hidden_gates", "hx"),
+    "mkldnn_rnn_layer": _recurrent,
+    **dict.fromkeys(
+        ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+         "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+         "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math"),
+        _ATTENTION,
+    ),
+    **dict.fromkeys(("mm", "bmm"), _product("self", "mat2")),
+    "mv": _product("self", "vec"),
+    "addmm": _product("mat1", "mat2"),
+    "addmv": _product("mat", "vec"),
+    "baddbmm": _product("batch1", "batch2"),
+    "linear": _linear,
+    "_trilinear": _trilinear,
+    **dict.fromkeys(
+        ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
+         "soft_margin_loss"),
+        _loss,
+    ),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "nll_loss_nd"), _class_loss),
+    "cat": _concatenated,
+    "stack": _stacked,
+    "flip": _same_movement(lambda given, owners: owners.flip(given["dims"])),
+    "roll": _same_movement(lambda given, owners: owners.roll(given["shifts"], given["dims"])),
+    "repeat": _same_movement(lambda given, owners: owners.repeat(given["repeats"])),
+    "_unsafe_view": _same_movement(lambda given, owners: owners.reshape(given["size"])),
+    "_reshape_copy": _same_movement(lambda given, owners: owners.reshape(given["size"])),
+    "index": _indexed,
+    "_unsafe_index": _indexed,
+    "gather": _gathered,
+    "index_select": _selected,
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), _scattered),
+    **dict.fromkeys(("index_put", "_index_put_impl", "_unsafe_index_put"), _put),
+    "embedding": _looked_up,
+    "constant_pad_nd": _padded,
+    "slice_scatter": _into_slice,
+    "select_scatter": _into_place,
+}  # fmt: skip
