@@ -198,10 +198,6 @@ def _product(left: str, right: str) -> Rule:
     return rule
 
 
-def _linear(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
-    return [join(over(given.owners("input"), [-1]), given.others("input"))] * len(made)
-
-
 def _trilinear(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
     total = _NOBODY
     for name, dims in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
@@ -240,9 +236,9 @@ def _recurrent(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
     return [total if each.dim() == 3 else flat if each.dim() == 2 else joined([total]) for each in made]
 
 
-def _same_movement(move: Callable[[Arguments, Tensor], Tensor], name: str = "self") -> Rule:
+def _same_movement(move: Callable[[Arguments, Tensor], Tensor]) -> Rule:
     """The owners go where the numbers go."""
-    return lambda given, made: [move(given, given.owners(name))] * len(made)
+    return lambda given, made: [move(given, given.owners("self"))] * len(made)
 
 
 def _concatenated(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
@@ -409,7 +405,6 @@ _RULES: dict[str, Rule] = {
     "addmm": _product("mat1", "mat2"),
     "addmv": _product("mat", "vec"),
     "baddbmm": _product("batch1", "batch2"),
-    "linear": _linear,
     "_trilinear": _trilinear,
     **dict.fromkeys(
         ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits",
@@ -422,8 +417,6 @@ _RULES: dict[str, Rule] = {
     "flip": _same_movement(lambda given, owners: owners.flip(given["dims"])),
     "roll": _same_movement(lambda given, owners: owners.roll(given["shifts"], given["dims"])),
     "repeat": _same_movement(lambda given, owners: owners.repeat(given["repeats"])),
-    "_unsafe_view": _same_movement(lambda given, owners: owners.reshape(given["size"])),
-    "_reshape_copy": _same_movement(lambda given, owners: owners.reshape(given["size"])),
     "index": _indexed,
     "_unsafe_index": _indexed,
     "gather": _gathered,
