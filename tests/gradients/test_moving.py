@@ -344,10 +344,18 @@ def usual_branch(m, x, n, mask):
     return m.h(m.c(x) * mask[:, :, None]) if bool(mask.any()) else m.h(m.c(x))
 
 
+def usual_shared_keys(m, x, n, mask):
+    """Attention with fewer keys than queries has heads."""
+    hidden = m.c(x)
+    heads, one = hidden.view(-1, 5, 2, 2).transpose(1, 2), hidden[:, None, :, :2]
+    mixed = F.scaled_dot_product_attention(heads, one, one, enable_gqa=True)
+    return m.h(mixed.transpose(1, 2).reshape(-1, 5, 4))
+
+
 @pytest.mark.parametrize(
     "forward",
-    [usual_last_word, usual_masked_mean, usual_sort_within_a_record, usual_buffer, usual_one_hot, usual_gather_within,
-     usual_branch],
+    [usual_shared_keys, usual_last_word, usual_masked_mean, usual_sort_within_a_record, usual_buffer, usual_one_hot,
+     usual_gather_within, usual_branch],
 )  # fmt: skip
 def test_what_stays_inside_a_record_takes_the_fast_way(forward):
     engine = built_or_refused(forward, {})

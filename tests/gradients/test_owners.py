@@ -98,6 +98,9 @@ CALLS = {
     "attention": (lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True), X),
     "attention with mask": (
         lambda x, m: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], m[:, None]), X, (3, 4, 4)),
+    "attention of more heads than keys": (
+        lambda x, y: F.scaled_dot_product_attention(
+            y.reshape(3, 4, 2, 3), x.reshape(3, 2, 4, 3), x.reshape(3, 2, 4, 3), enable_gqa=True), X, Y),
     "mm": (lambda x, y: x[0] @ y[0], X, Y),
     "bmm": (lambda x, y: x @ y, X, Y),
     "mv": (lambda x, y: x[0] @ y[0, :, 0], X, Y),

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from adadp import checks
 from adadp.errors import InputError
+from adadp.gradients.batchnorm import refuse_batch_statistics
 from adadp.gradients.capture import Capture, wide
 from adadp.gradients.inspection import one_per_record, trained_parameters
-from adadp.gradients.made_up import Loss, check_leading
+from adadp.gradients.made_up import Loss, check_leading, way_for
 from adadp.gradients.passes import run_alone, run_batch
 from adadp.gradients.proof import proved_blueprint
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
@@ -49,7 +50,13 @@ class GradientEngine:
         self.loss = loss
         self._parameters = trained_parameters(model)
         self.names = tuple(self._parameters)
-        self._blueprint = proved_blueprint(model, loss, like, example)
+        refuse_batch_statistics(model)
+        if not self._parameters:
+            raise InputError(
+                "The model has no trained parameter.", fix="Set requires_grad=True on what should be trained."
+            )
+        self._way = way_for(model, loss, like, example)
+        self._blueprint = proved_blueprint(model, loss, self._way)
         self.notes = self._blueprint.notes
         self._modes = [(module, module.training) for module in model.modules()]
 

@@ -48,6 +48,8 @@ class Blueprint:
     """All parameters, record by record: for a batch that makes other calls than those that were followed."""
     calls_made: frozenset[int] = frozenset()
     """The sequences of calls for which every captured row is its record's."""
+    random: bool = False
+    """Whether the model draws random numbers."""
 
     @property
     def generic(self) -> frozenset[str]:

@@ -150,6 +150,13 @@ def _rows(*names: str, kept: int = 1) -> Rule:
     return rule
 
 
+def _attended(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+    """Batches and heads keep apart, or batches alone where queries have more heads than keys."""
+    names = ("query", "key", "value", "attn_mask", "attn_bias")
+    heads = {given[name].shape[1] for name in names[:3]}
+    return _rows(*names, kept=2 if len(heads) == 1 else 1)(given, made)
+
+
 def _lines(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
     """Everything along ``dim`` is joined, whether the dimension is kept (softmax, sort), reduced or left out."""
     owners = given.owners("self")
@@ -348,7 +355,6 @@ def _into_place(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
     ] * len(made)
 
 
-_ATTENTION = _rows("query", "key", "value", "attn_mask", "attn_bias", kept=2)
 _IMAGES = _rows("self")
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(
@@ -398,7 +404,7 @@ _RULES: dict[str, Rule] = {
         ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
          "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
          "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math"),
-        _ATTENTION,
+        _attended,
     ),
     **dict.fromkeys(("mm", "bmm"), _product("self", "mat2")),
     "mv": _product("self", "vec"),

@@ -26,10 +26,9 @@ from torch.utils._pytree import tree_map
 
 from adadp.errors import InputError
 from adadp.gradients.attribution import attribute
-from adadp.gradients.batchnorm import refuse_batch_statistics
 from adadp.gradients.capture import Capture, wide
 from adadp.gradients.inspection import Blueprint, inspect, trained_parameters
-from adadp.gradients.made_up import Loss, MadeUp, random_states, undisturbed, way_for
+from adadp.gradients.made_up import Loss, MadeUp, random_states, undisturbed
 from adadp.gradients.oracle import loop_gradients, loop_losses
 from adadp.gradients.owners import Owners
 from adadp.gradients.passes import run_batch
@@ -44,18 +43,12 @@ _SHARP = 5e-3
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def proved_blueprint(
-    model: nn.Module, loss: Loss, like: Sequence[Any], example: Sequence[Any] | None = None
-) -> Blueprint:
+def proved_blueprint(model: nn.Module, loss: Loss, way: MadeUp) -> Blueprint:
     """A blueprint whose gradients equal plain autograd's; a model that mixes records is refused.
 
     A parameter that cannot be followed, or whose gradients disagree (used where the recorder cannot see it, or where
     records are laid out in an unusual way) is tried once more the generic way, as a part of the whole loss.
     """
-    refuse_batch_statistics(model)
-    if not trained_parameters(model):
-        raise InputError("The model has no trained parameter.", fix="Set requires_grad=True on what should be trained.")
-    way = way_for(model, loss, like, example)
     proof = _Proof(model, loss, way)
     demoted: dict[str, str] = {}
     while True:
@@ -77,7 +70,7 @@ def proved_blueprint(
         if not wrong:
             for note in blueprint.notes:
                 warnings.warn(note, stacklevel=3)
-            return blueprint
+            return replace(blueprint, random=proof.random)
         if wrong <= set(demoted):
             raise proof.mixing(f"The gradient of {', '.join(sorted(wrong))} for one record changes")
         demoted |= dict.fromkeys(sorted(wrong - set(demoted)), "a use that cannot be attributed to records")
@@ -96,6 +89,8 @@ class _Proof:
         for draw in range(_DRAWS):
             batch, others = (way.batch(RECORDS, seed=seed + draw) for seed in (2016, 2116))
             self._draws.append((batch, _replaced(batch, others, draw)))
+        self.random = False
+        """Whether the model drew random numbers."""
         self._moved = ""
         """The line of the model that moves or mixes records, as far as one was seen."""
 
@@ -174,6 +169,7 @@ class _Proof:
                 why="What a model remembers of the records it saw mixes them with those that come later.",
                 fix="Keep nothing from one call of the model to the next, and draw random numbers by torch alone.",
             )
+        self.random = random
         wrong = self._influenced(blueprint, batch, changed_batch, kept, rounding)
         wrong |= self._wrong_total(blueprint, batch, total, rounding, random)
         if random:
