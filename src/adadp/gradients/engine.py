@@ -12,7 +12,7 @@ from adadp import checks
 from adadp.errors import InputError
 from adadp.gradients.capture import Capture, wide
 from adadp.gradients.inspection import one_per_record, trained_parameters
-from adadp.gradients.made_up import Loss, check_leading
+from adadp.gradients.made_up import Loss, check_leading, way_for
 from adadp.gradients.passes import run_batch
 from adadp.gradients.proof import proved_blueprint
 
@@ -46,6 +46,8 @@ class GradientEngine:
         self._parameters = trained_parameters(model)
         self.names = tuple(self._parameters)
         self._blueprint = proved_blueprint(model, loss, example)
+        self._way = way_for(model, loss, example)
+        self._shapes = self._way.batch(example, 1)
         self.notes = self._blueprint.notes
         self._modes = [(module, module.training) for module in model.modules()]
 
@@ -84,8 +86,36 @@ class GradientEngine:
                 value.copy_(before[name])
         return torch.stack(found)
 
-    def capture(self, batch: Sequence[Any]) -> Capture:
-        """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame."""
+    def padding(self, count: int) -> tuple[Any, ...]:
+        """``count`` made-up records, on which the model is known to run: public, to fill up a batch with."""
+        return self._way.batch(self._shapes, count)
+
+    def alone(self, record: Sequence[Any]) -> Capture:
+        """The gradient of a batch of one by plain autograd, in double precision from there on. Sensitive.
+
+        Nothing but the model's own kernels touches the record: neither closed forms nor other records.
+        """
+        self._check_modes()
+        with torch.enable_grad():
+            losses = one_per_record(self.loss(self.model, *record), 1)
+        grads = torch.autograd.grad(losses.sum(), list(self._parameters.values()), allow_unused=True)
+        given = {
+            name: (torch.zeros_like(value) if grad is None else grad.to_dense()).detach().double().unsqueeze(0)
+            for (name, value), grad in zip(self._parameters.items(), grads, strict=True)
+        }
+        return Capture(self._parameters, [], given, 1)
+
+    def capture(self, batch: Sequence[Any], padding: Tensor | None = None) -> Capture:
+        """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame.
+
+        Rows marked in ``padding`` are no records: they keep the batch at its size, and no norm or sum sees them.
+        """
+        self._check_modes()
+        captured = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+        captured.padding = padding
+        return captured
+
+    def _check_modes(self) -> None:
         changed = [type(module).__name__ for module, mode in self._modes if module.training is not mode]
         if changed:
             raise InputError(
@@ -94,4 +124,3 @@ class GradientEngine:
                 why="Another mode is another model: whether that one keeps records apart has not been looked at.",
                 fix="Call model.train() or model.eval() so that it is as it was, or build a new engine.",
             )
-        return run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
