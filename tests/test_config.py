@@ -16,6 +16,7 @@ from adadp.accounting import ACCOUNTANTS
 from adadp.config import OPTIMIZERS, SAMPLINGS, TrainConfig, json_digest
 from adadp.errors import InputError
 from adadp.events import Neighbours
+from adadp.step import ARITHMETICS
 
 GOOD = {"data": "mnist", "epsilon": 2.0, "delta": 1e-5}
 LOOKS = "validation:s0=10,k=0.7"
@@ -232,6 +233,7 @@ def test_the_plain_configuration_is_accepted_and_frozen():
 
 def test_names_are_those_of_the_rooms_that_own_them():
     assert set(room.ACCOUNTANTS) == set(ACCOUNTANTS)
+    assert room.ARITHMETICS == ARITHMETICS
     assert set(room.NEIGHBOURS) == {relation.value for relation in Neighbours}
 
 
@@ -245,6 +247,7 @@ def test_equal_settings_have_one_spelling_and_one_digest():
     assert repr(loose) == repr(strict)
     assert loose.digest() == strict.digest()
     assert loose.to_toml() == strict.to_toml()
+    assert strict.replace(arithmetic="fast") == strict
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(TrainConfig)])
@@ -259,6 +262,7 @@ def test_every_field_counts_for_the_digest(name):
         "optimizer": "adam", "momentum": 0.5, "sampling": "fixed", "neighbours": "zero-out", "accountant": "rdp",
         "device": "cuda", "records": 9, "allow_nonprivate": True, "sigma": 2.0, "validation_public": True,
         "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1, "keep_noise": True, "ema": 0.5, "tensorboard": True,
+        "arithmetic": "exact",
     }  # fmt: skip
     texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data", "validation_data")
     base = bases.get(name, base)

@@ -229,14 +229,14 @@ def test_the_batches_of_a_reshuffled_epoch_survive_a_stop(tmp_path):
     """Each record is in one batch of an epoch, also when the epoch was stopped halfway."""
     settings = {**BASE, **QUICK, "sampling": "reshuffle", "steps": 20}
     met = Counter()
-    batch = PrivateGradients._sum_of_lot
+    placed = PrivateGradients._placed
 
-    def counted(self, lot):
+    def counted(self, lot, step):
         met.update(lot.tolist())
-        return batch(self, lot)
+        return placed(self, lot, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PrivateGradients, "_sum_of_lot", counted)
+        patch.setattr(PrivateGradients, "_placed", counted)
         with pytest.raises(Interrupted):
             run(tmp_path / "run", watch=lambda s: ask_to_stop(s) if s.step == 4 else None, **settings)
         run(tmp_path / "run", resume=True, **settings)

@@ -50,6 +50,7 @@ else:
 OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False, "adambc": False, "rms": False, "python": False}
 """Name of an optimizer -> whether it takes ``momentum``; ``python`` is one that a caller of ``fit`` made."""
 
+ARITHMETICS = ("fast", "exact")
 SAMPLINGS = ("poisson", "fixed", "reshuffle")
 NEIGHBOURS = ("add-remove", "replace-one", "zero-out")
 ACCOUNTANTS = ("pld", "rdp", "moments", "strong", "zcdp", "zcdp-sampled", "strong-published", "theorem1")
@@ -152,6 +153,9 @@ class TrainConfig:
     accountant: str = "pld"
     seed: int | None = None
     """None: secure randomness. With a seed whoever reads it can compute the noise: reproducible, not secure."""
+    arithmetic: str | None = None
+    """How the sum of a lot is computed. None: fast, in float32 with an allowance for rounding that was measured;
+    ``exact``: record by record in whole numbers, slower, with a bound that is proved."""
     chunk_size: int | str = "auto"
     """Records whose gradients are held at once."""
     memory_limit_mb: int | None = None
@@ -287,6 +291,9 @@ def _names(config: TrainConfig) -> dict[str, str | int | None]:
         named["optimizer"] = _one_of("optimizer", config.optimizer, OPTIMIZERS)
     named["sampling"] = _one_of("sampling", config.sampling, SAMPLINGS)
     named["accountant"] = _one_of("accountant", config.accountant, ACCOUNTANTS)
+    if config.arithmetic is not None:
+        arithmetic = _one_of("arithmetic", config.arithmetic, ARITHMETICS)
+        named["arithmetic"] = arithmetic if arithmetic == "exact" else None
     device = named["device"] = _text("device", config.device)
     if not _DEVICE.fullmatch(device):
         why = "mps has no double precision, in which sums of gradients are kept." if device == "mps" else ""
@@ -440,6 +447,12 @@ def _check_validation(config: TrainConfig) -> None:
     if config.validation is not None and config.validation_data is not None:
         raise InputError("Both validation and validation_data are given.", fix="Leave one of them out.")
     public = config.validation_data is not None or bool(config.validation_public)
+    if config.arithmetic == "exact" and not public:
+        raise InputError(
+            "The arithmetic is exact, and private validation records are looked at.",
+            why="Whether a record is answered right is computed in batches, where rounding can depend on the others.",
+            fix="Use public validation records, another noise schedule, or fast arithmetic.",
+        )
     if config.validation is not None and not public and noise.look is None:
         raise InputError(
             f"{config.validation} private records are to be looked at without noise.",

@@ -2,7 +2,8 @@
 
 AdaDPError
 ├── InputError            a value, option or file the caller gave is not usable (also a ValueError)
-│   └── EventError        an event is malformed, or its JSON is not one this version reads
+│   ├── EventError        an event is malformed, or its JSON is not one this version reads
+│   └── MixedRecords      a model computes a record otherwise in its lot than alone; nothing was released
 ├── AccountingError       an accountant cannot answer
 │   ├── UnsupportedEvent  it has no theorem for this event
 │   ├── AdaptiveEvent     the multiplier was chosen from earlier releases: only a filter may certify it
@@ -38,6 +39,10 @@ class InputError(AdaDPError, ValueError):
 
 class EventError(InputError):
     """An event is malformed, or its JSON is not one this version reads."""
+
+
+class MixedRecords(InputError):
+    """A model computes a record otherwise in its lot than alone. Nothing was charged or released for that lot."""
 
 
 class AccountingError(AdaDPError):

@@ -328,7 +328,10 @@ def prepared(config: TrainConfig, progress: Progress | None = None) -> Prepared:
         shape = stage.output_shape(shape)
     fixed, released = fixed_first(stages)
     shown = progress if config.records is None else None  # it tells how many records there are
-    data, test = extract_both(fixed, inputs.train, inputs.test, key=inputs.key, device=config.device, progress=shown)
+    alone = config.arithmetic == "exact"
+    data, test = extract_both(
+        fixed, inputs.train, inputs.test, key=inputs.key, device=config.device, progress=shown, alone=alone
+    )
     validation = inputs.validation
     if validation is not None:
         validation = (extract(fixed, validation[0], part="validation", device=config.device), validation[1])

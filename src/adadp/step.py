@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from adadp import checks
 from adadp.clipping import ClipState
 from adadp.errors import InputError
+from adadp.exact import SCORE_UNITS, ExactSums, check_exact
 from adadp.gradients import GradientEngine
 from adadp.ledger import Ledger
 from adadp.methods import GRADIENT, Deviations, DpSgd, LineSearch, Method, Parts
@@ -21,13 +23,20 @@ from adadp.noise import GaussianMechanism, choose_least
 from adadp.plan import Plan
 from adadp.randomness import RandomSource, SecureSource, SeededSource
 from adadp.records import Data, Records
-from adadp.sampling import Lots
+from adadp.sampling import Lots, places
 
 DEFAULT_MEMORY = 1 << 30
 """Bytes that ``chunk_size="auto"`` stays inside unless told otherwise: 1 GiB."""
 
 LARGEST_CHUNK = 1024
 """Records summed in float32 at most, before their sum is added in float64: what keeps rounding inside its allowance."""
+
+ARITHMETICS = ("fast", "exact")
+
+_CHECKED = 2
+"""How many records of a lot are computed alone and compared, in a step where that is done."""
+_CHECK_EVERY = 0.02
+"""In which part of the steps."""
 
 
 class PrivateGradients:
@@ -39,13 +48,17 @@ class PrivateGradients:
 
     ``ledger`` should have been created with ``PlannedBudget(plan.event())``; it may be a function that opens one, which
     is called when everything else has been checked. ``seed`` None is secure randomness; a seed makes the run
-    reproducible and not secure. ``chunk_size`` is how many records are processed at once, up to 1024: the result does
-    not depend on it beyond rounding. ``mechanism`` is for audits that watch the releases.
+    reproducible and not secure. ``chunk_size`` is how many records are processed at once at most, up to 1024: the
+    result does not depend on it beyond rounding. ``mechanism`` is for audits that watch the releases.
+
+    ``arithmetic`` is how the sum of a lot is computed. ``fast``: in batches whose size is public, every record in a
+    secret random row; what rounding can do is allowed for, as it was measured. ``exact``: record by record and in whole
+    numbers, many times as slow, so that what one record can move the sum by is proved. docs/arithmetic.md has both.
 
     ====================================  ============================================================================
     an empty lot                          noise alone is released, and charged
-    a record with NaN, Inf, or whose      contributes nothing; the run goes on
-    squared norm overflows
+    a record with NaN, Inf, or a          contributes nothing; the run goes on. From a norm of 1e12 on it contributes
+    gradient of norm 1e15 or more         less and less
     the budget is spent                   ``BudgetExceeded``; nothing is released, the parameters are untouched
     the forward pass raises               the error goes on; nothing was charged
     ====================================  ============================================================================
@@ -65,6 +78,8 @@ class PrivateGradients:
         memory_limit: int = DEFAULT_MEMORY,
         mechanism: GaussianMechanism | None = None,
         allow_nonprivate: bool = False,
+        arithmetic: str = "fast",
+        example: Data | None = None,
     ) -> None:
         method = DpSgd() if method is None else method
         if method.not_private is not None and not allow_nonprivate:
@@ -83,7 +98,11 @@ class PrivateGradients:
         """How many steps were released; the next ``release`` is for this step, counted from 0."""
         self._records = data if isinstance(data, Records) else Records(data, first.device, first.dtype)
         self.lots = Lots(plan.timetable.for_records(len(self._records)), self.source)
-        self._engine = GradientEngine(model, loss, self._records.example())
+        own = None if example is None else Records(example, first.device, first.dtype)
+        self._engine = GradientEngine(
+            model, loss, self._records.example(), example=None if own is None else own.batch(torch.arange(len(own)))
+        )
+        self._exact = self._exact_sums(arithmetic, method)
         self.query = method.query(self._engine, plan.clip, plan.lot_size)
         self.gradient_deviations: Deviations | None = None
         """The standard deviation of the noise in the last gradient, by parameter; None before the first release, and
@@ -92,6 +111,8 @@ class PrivateGradients:
         """Whether lots of the round at hand may have been released after the state that was restored."""
         self.notes = self._engine.notes
         self.chunk_size = self._chunk(chunk_size, memory_limit)
+        self._padding: list[Tensor] = []
+        """The tensors of made-up records, one for every row of a chunk."""
         self._mechanism = GaussianMechanism() if mechanism is None else mechanism
         self.ledger = ledger() if callable(ledger) else ledger
 
@@ -109,14 +130,9 @@ class PrivateGradients:
             )
         plan, step, query = self.plan, self.step, self.query
         query.lot_size, query.clip_factor = plan.lot_size_at(step), plan.clip_factor_at(step)
-        lot = self.lots.lot(step)
-        with self.source.random_layers(self._device, step=step):
-            total = query.settle(self._sum_of_lot(lot))
+        lot = self._placed(self.lots.lot(step), step)
+        total, bounds = self._sums(lot, step)
         multipliers = dict(zip(total, (plan.noise_multiplier_at(step), *plan.clip.extra_multipliers()), strict=True))
-        bounds = {
-            purpose: self._with_rounding(bound, query.steepness(purpose))
-            for purpose, bound in query.l2_bounds().items()
-        }
         charge = None if paid else plan.charge_at(step, resumed=self._resumed)
         if charge is not None:
             self.ledger.charge(charge)
@@ -146,44 +162,113 @@ class PrivateGradients:
                 parameter.grad = gradients[name].to(parameter.dtype)
         return {name: value.float() for name, value in gradients.items()}
 
-    def _sum_of_lot(self, lot: Tensor) -> Parts | None:
-        """What the method asks of the lot, added over its chunks; None for an empty lot. Sensitive."""
+    def _sums(self, lot: Tensor, step: int) -> tuple[Parts, dict[str, float]]:
+        """What the method asks of the lot, sensitive; and what one record can move each part of it by."""
+        query = self.query
+        bounds = query.l2_bounds()
+        if self._exact is not None:
+            return self._exact.parts(query, lot, bounds, step), bounds
+        with self.source.random_layers(self._device, step=step):
+            total = query.settle(self._sum_of_lot(lot, checked=self._checks(step)))
+        return total, {name: self._with_rounding(bound, query.steepness(name)) for name, bound in bounds.items()}
+
+    def _sum_of_lot(self, lot: Tensor, *, checked: bool = False) -> Parts | None:
+        """What the method asks of the lot, added over its chunks. Sensitive."""
         total: Parts | None = None
-        for chunk in torch.split(lot, self.chunk_size):
-            if not len(chunk):
-                continue
-            parts = self.query.ask(self._engine.capture(self._records.batch(chunk)))
+        for number, chunk in enumerate(lot):  # no batch lives longer than its turn: new memory costs more than the sums
+            batch, padding = self._batch(chunk)
+            capture = self._engine.capture(batch, padding)
+            if checked and number == 0 and not bool(padding.all()):
+                self._engine.check(batch, capture, (~padding).nonzero().squeeze(1)[:_CHECKED])
+            parts = self.query.ask(capture)
             total = parts if total is None else _added(total, parts)
         return total
+
+    def _checks(self, step: int) -> bool:
+        """Whether a few records of this step are computed alone: those of the first, and of a few secret random ones.
+
+        They stand in random rows, so that the first rows of the first chunk are any records of the lot.
+        """
+        return step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < _CHECK_EVERY)
+
+    def _placed(self, lot: Tensor, step: int) -> Tensor:
+        """The lot as chunks x rows, every record in a secret random row and -1 in rows that hold none. Sensitive.
+
+        The number of rows is public, and there are always as many chunks as lots usually need: so the random numbers of
+        dropout, which are drawn row by row, do not depend on how many records there are. In exact arithmetic there are
+        no rows, and the lot stays as it is.
+        """
+        if self._exact is not None:
+            return lot
+        usual = self.plan.timetable.at(step).sampler.usual_size
+        chunks = -(-usual // self.chunk_size)
+        rows = -(-usual // chunks)
+        holders = places(len(lot), chunks * rows, self.source, step=step)
+        holders = torch.cat([holders, holders.new_full((-len(holders) % rows,), -1)])
+        return torch.cat([lot, lot.new_tensor([-1])])[holders].view(-1, rows)
+
+    def _batch(self, chunk: Tensor) -> tuple[tuple[Any, ...], Tensor]:
+        """The records of a chunk, with made-up ones in the rows that hold none; and which rows these are."""
+        empty = chunk < 0
+        batch = self._records.batch(chunk.clamp(min=0))
+        if bool(empty.any()):
+            self._make_up(batch, empty.nonzero().squeeze(1).to(self._device))
+        return batch, empty.to(self._device)
+
+    def _make_up(self, batch: tuple[Any, ...], rows: Tensor) -> None:
+        """Put made-up records into ``rows`` of ``batch``."""
+        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+        if not self._padding or len(self._padding[0]) != len(leaves[0]):
+            found = tree_leaves(self._engine.padding(len(leaves[0])))
+            self._padding = [leaf for leaf in found if isinstance(leaf, Tensor)]
+        for leaf, made_up in zip(leaves, self._padding, strict=True):
+            leaf.index_copy_(0, rows, made_up.index_select(0, rows))
 
     def _choice(self, query: LineSearch, lot: Tensor, direction: dict[str, Tensor], step: int) -> int:
         """The number of one of the query's lengths along ``direction``, drawn by how the lot likes it.
 
         The charge of the step covers it: gradient and choice look at one lot and are charged as one event.
         """
-        lengths = query.lengths()
-        scores = torch.zeros(len(lengths), dtype=torch.float64)
-        with self.source.random_layers(self._device, step=step):
-            for chunk in torch.split(lot, self.chunk_size):
-                if len(chunk):
-                    losses = self._engine.losses_along(self._records.batch(chunk), direction, lengths)
-                    scores += query.scores(losses.double()).cpu()
-        bound = self._with_rounding(query.score_bound, query.score_steepness)
+        if self._exact is not None:
+            scores, bound = self._exact.scores(query, lot, direction, step), float(SCORE_UNITS)
+        else:
+            lengths = query.lengths()
+            scores = torch.zeros(len(lengths), dtype=torch.float64)
+            with self.source.random_layers(self._device, step=step):
+                for chunk in lot:
+                    losses = self._engine.losses_along(self._batch(chunk)[0], direction, lengths)
+                    scores += query.scores(losses[:, chunk >= 0].double()).cpu()
+            bound = self._with_rounding(query.score_bound, query.score_steepness)
         # ======================== trust line: above sensitive, below public ========================
         return choose_least(
             scores, bound=bound, epsilon=self.plan.choice_epsilon, source=self.source, step=step, purpose="choice"
         )
 
     def _with_rounding(self, bound: float, steepness: float = 1.0) -> float:
-        """What one record can move the computed sum by: the method's bound, and the rounding of the float32 additions.
+        """What one record can move the computed sum by: the method's bound, and an allowance for rounding in float32.
 
-        Without one record the others stand elsewhere in the lot and their gradients and sum round differently. Measured
-        on the papers' networks that is 0.1 * 2**-24 of the bound per record of the lot, and up to 7.5 * 2**-24 where
-        equal records add up in one small matrix product; 16 * 2**-24 is allowed for, ``steepness`` times. This is
-        measured, not proved, and it is for losses that are smooth at the data: a gradient that jumps there (the corner
-        of a ReLU) can jump by rounding. docs/limits.md says so.
+        One record more takes a free row, or the row of one other that moves to the last (``sampling.places``); all
+        others keep their rows in chunks of the same size, where a kernel computes the same bits for them. What rounds
+        differently is the float32 sum of one or two chunks, and the gradient of the record that moved. Measured on the
+        papers' networks this is 0.1 * 2**-24 of the bound per record of the lot, and up to 7.5 * 2**-24 where equal
+        records add up in one small matrix product; 16 * 2**-24 is allowed for, ``steepness`` times.
+
+        The allowance is measured, not proved, and does not cover a record that moves and whose gradient depends on the
+        last bits of the computation: at the corner of a ReLU, or where huge numbers cancel. That is one record at most,
+        so the sum then moves by up to three times the bound (docs/arithmetic.md).
         """
         return bound * (1 + steepness * self.query.lot_size * 2.0**-20)
+
+    def _exact_sums(self, arithmetic: str, method: Method) -> ExactSums | None:
+        """Who computes the sums in exact arithmetic; None for fast."""
+        if arithmetic not in ARITHMETICS:
+            raise InputError(f"Unknown arithmetic {arithmetic!r}.", fix=checks.one_of(arithmetic, ARITHMETICS))
+        if arithmetic == "fast":
+            return None
+        coordinates = sum(value.numel() for value in self._engine.zeros().values())
+        noisy, records = self.plan.noise is not None, len(self._records)
+        check_exact(method, self._device, noisy=noisy, records=records, coordinates=coordinates)
+        return ExactSums(self._engine, self._records, self.source)
 
     def _chunk(self, chunk_size: int | str, memory_limit: int) -> int:
         if chunk_size == "auto":
@@ -191,6 +276,11 @@ class PrivateGradients:
         if isinstance(chunk_size, str):
             raise InputError(f"chunk_size must be a number or 'auto', got {chunk_size!r}.", fix="Pass one of these.")
         return min(LARGEST_CHUNK, checks.count("chunk_size", chunk_size))
+
+    @property
+    def exact(self) -> bool:
+        """Whether the arithmetic is exact."""
+        return self._exact is not None
 
     @property
     def clip_state(self) -> ClipState:

@@ -87,6 +87,11 @@ def config_options(command: _Command) -> _Command:
             ),
             click.option("--accountant", help="Which accountant certifies.  [default: pld]"),
             click.option("--seed", type=int, help="Reproducible, not secure.  [default: secure randomness]"),
+            click.option(
+                "--arithmetic",
+                type=click.Choice(["fast", "exact"]),
+                help="exact: record by record in whole numbers, slower; no gap for rounding.  [default: fast]",
+            ),
             click.option("--chunk-size", help="Records processed at once, or auto.  [default: auto]"),
             click.option("--memory-limit-mb", type=int, help="For --chunk-size auto.  [default: 1024]"),
             click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cpu]"),

@@ -6,7 +6,8 @@ What a rule promises, for every record b with square norms n_b1^2, ..., n_bG^2 (
     ordinary norms                              sqrt(sum_g (w_bg n_bg)^2) < l2_bound, strictly, in float32 too
     a norm of 0                                 finite; the contribution is 0
     a norm whose square underflows (< 1.1e-19)  may be taken as 0; it contributes less than 2e-7 of the bound
-    a norm whose square overflows, inf          the whole record weighs 0
+    a norm between 1e12 and 1e15                less and less: ``fading`` falls smoothly from 1 to 0
+    a norm from 1e15 on, inf                    the whole record weighs 0
     NaN, or a negative square norm              the whole record weighs 0
     no records (B = 0)                          an empty tensor of the same shape
     other records of the lot                    no influence
@@ -18,10 +19,16 @@ covers a relative error of the given norms of up to 9e-6, that is 18e-6 of their
 break the guarantee and no rule can notice.
 
 A weight of 0 silences a non-finite gradient only if the sum *selects*: 0 times NaN is NaN.
+
+**Why weights fade.** The last bits of a norm follow from the place of the record in its lot. Where a square overflows,
+one of them would decide whether the record contributes C or nothing, and one record more, which moves others, could
+move the sum by many times C. So the weight is 0 long before that, and on the way there a relative error r of a norm
+moves the contribution by at most C r / 4 more than the C r by which it moves every clipped one (``fading``).
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -41,6 +48,10 @@ SLACK = 1e-5
 
 SMALLEST, LARGEST = 1e-12, 1e12
 """Range of a bound. Within it neither a norm near the bound nor its square leaves the range of a float32."""
+
+FADING = (1e12, 1e15)
+"""The norms between which the weight of a record falls to 0. They begin where bounds end, so that every norm that is
+not clipped counts in full; and they end where a square is 1e30, a hundred-millionth of the largest float32."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,16 @@ class ClipRule(ABC):
     @abstractmethod
     def weights(self, square_norms: Tensor, state: ClipState) -> Tensor:
         """The weight of each record's gradient in each group, from its square norms; both are records x groups."""
+
+    @final
+    def weights_at(self, square_norms: Tensor, factor: float, state: ClipState) -> Tensor:
+        """The weights where every bound of the rule is multiplied by ``factor``, a public number.
+
+        A rule that bounds n / f by C bounds n by f C, so the factor goes into the norms and comes back in the bound.
+        Where it shortens the norms, they fade out as they are: their squares overflow all the same.
+        """
+        weights = self.weights(square_norms / factor**2, state)
+        return weights * fading(norms_of(square_norms)) if factor > 1 and self.needs_norms else weights
 
     @abstractmethod
     def describe(self) -> str:
@@ -148,15 +169,24 @@ def norms_of(square_norms: Tensor, groups_count: int | None = None) -> Tensor:
     return square_norms.sqrt()
 
 
-def finite_records(norms: Tensor) -> Tensor:
-    """Which records have a finite norm in every group, as a column."""
-    return norms.isfinite().all(dim=1, keepdim=True)
+def fading(norms: Tensor) -> Tensor:
+    """The factor that takes records with huge norms out smoothly, as a column: 1 up to 1e12, exactly 0 from 1e15 on.
+
+    With u = log(n / 1e12) / log(1e15 / 1e12), for the longest of a record's norms n, it is 1 - u^2 (3 - 2u), whose
+    derivative by log n is at most 1.5 / log(1e3) < 0.22. A record with a norm that is infinite or NaN has 0.
+    """
+    low, high = FADING
+    longest = norms.amax(dim=1, keepdim=True)  # NaN wins
+    u = (longest / low).clamp(min=1.0).log_().div_(math.log(high / low))
+    falling = 1 - u.square() * (3 - 2 * u)
+    return falling.where(u < 1, 0.0)  # NaN is not below 1
 
 
 def clipped_weights(norms: Tensor, limits: Tensor | float) -> Tensor:
-    """min(1, C / n) with C shrunk by the slack, 0 for records with a non-finite norm. C / 0 is inf, its minimum 1."""
+    """min(1, C / n) with C shrunk by the slack, times ``fading``. C / 0 is inf, its minimum 1."""
     weights = (limits * (1 - SLACK) / norms).clamp(max=1.0)
-    return weights.where(finite_records(norms), 0.0)
+    fade = fading(norms)
+    return (weights * fade).where(fade > 0, 0.0)
 
 
 def bound_in_range(name: str, value: object) -> float:

@@ -17,7 +17,7 @@ from adadp.clipping.base import (
     ClipState,
     bound_in_range,
     clipped_weights,
-    finite_records,
+    fading,
     norms_of,
     single_group,
     unique_names,
@@ -170,7 +170,8 @@ class Automatic(ClipRule):
 
     def weights(self, square_norms: Tensor, state: ClipState) -> Tensor:  # noqa: ARG002
         norms = norms_of(square_norms, groups_count=1)
-        return (self.bound * (1 - SLACK) / (norms + self.gamma)).where(finite_records(norms), 0.0)
+        fade = fading(norms)
+        return (self.bound * (1 - SLACK) / (norms + self.gamma) * fade).where(fade > 0, 0.0)
 
     def describe(self) -> str:
         return f"each record's gradient is normalised to an l2 norm below {self.bound:g} (gamma {self.gamma:g})"

@@ -26,7 +26,7 @@ after C has fallen. With 0 the gradient is measured in C, and the steps stay as 
     the released count is huge, either sign          C goes to ceiling or floor, not further
     the released count is inf                        the same
     the released count is NaN                        C stays
-    a record with a non-finite norm                  counts 0, as it weighs 0
+    a record with a norm of 1e15 or more, inf, NaN   counts 0, as it weighs 0; from 1e12 on it counts less and less
     an empty lot                                     the query is 0; noise is released and C moves by it
     nothing but noise                                C is a random walk between floor and ceiling
     a state without a bound, or one out of range     InputError
@@ -47,7 +47,7 @@ from adadp.clipping.base import (
     ClipState,
     bound_in_range,
     clipped_weights,
-    finite_records,
+    fading,
     norms_of,
     single_group,
     unique_names,
@@ -136,7 +136,8 @@ class QuantileAdaptive(AdaptiveClipRule):
         norms = norms_of(square_norms, groups_count=1).double()
         excess = (1 - norms / self._bound(state)) / (2 * RAMP)
         halves = excess.clamp(-self.count_bound, self.count_bound)
-        return halves.where(finite_records(norms), 0.0).sum()
+        fade = fading(norms)
+        return (halves * fade).where(fade > 0, 0.0).sum()
 
     def update(self, state: ClipState, released: float) -> ClipState:
         """C exp(-eta (b~ - quantile)) between floor and ceiling, with b~ = ``released`` + 1/2.

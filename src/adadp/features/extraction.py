@@ -46,13 +46,22 @@ class CacheKey:
     data: str
     checksums: tuple[str, ...]
 
-    def place(self, stages: Sequence[FixedStage], part: str, records: int, device: torch.device | str = "cpu") -> Path:
-        """Where the features of ``part`` lie that a device of this kind computed: each kind rounds in its own way, and
-        a run with a seed repeats to the bit only on the same features.
+    def place(
+        self,
+        stages: Sequence[FixedStage],
+        part: str,
+        records: int,
+        device: torch.device | str = "cpu",
+        *,
+        alone: bool = False,
+    ) -> Path:
+        """Where the features of ``part`` lie that a device of this kind computed, in batches or each record alone: each
+        rounds in its own way, and a run with a seed repeats to the bit only on the same features.
         """
         said = [self.data, part, records, self.checksums, [(str(stage), stage.version) for stage in stages]]
         kind = torch.device(device).type
         said += [] if kind == "cpu" else [kind]
+        said += ["alone"] if alone else []
         digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
         readable = re.sub(r"[^a-z0-9=.-]+", "-", "+".join(str(stage) for stage in stages))
         return self.folder / "features" / f"{self.data}-{part}-{readable}-{digest}"
@@ -66,17 +75,18 @@ def extract(
     key: CacheKey | None = None,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
+    alone: bool = False,
 ) -> Tensor:
     """The features of ``records``, from the cache if ``key`` says whose they are."""
     if not stages:
         return records
-    place = None if key is None else key.place(stages, part, len(records), device)
+    place = None if key is None else key.place(stages, part, len(records), device, alone=alone)
     if place is not None:
         found = _cached(place)
         if found is not None:
             return found
     module, shape = whole_module(tuple(stages), tuple(records.shape[1:]), {})
-    features = computed(module, records, shape, device=device, part=part, progress=progress)
+    features = computed(module, records, shape, device=device, part=part, progress=progress, alone=alone)
     if place is not None:
         _keep(place, features)
     return features
@@ -90,11 +100,12 @@ def extract_both(
     key: CacheKey | None = None,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
+    alone: bool = False,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor] | None]:
     """Training and test records with features in place of their first tensor."""
 
     def features(values: Tensor, part: str) -> Tensor:
-        return extract(stages, values, part=part, key=key, device=device, progress=progress)
+        return extract(stages, values, part=part, key=key, device=device, progress=progress, alone=alone)
 
     return (features(train[0], "train"), *train[1:]), None if test is None else (features(test[0], "test"), test[1])
 
@@ -107,21 +118,24 @@ def computed(
     device: torch.device | str = "cpu",
     part: str = "records",
     progress: Progress | None = None,
+    alone: bool = False,
 ) -> Tensor:
-    """``module`` over all ``records``, a batch at a time, as float32 on the CPU.
+    """``module`` over all ``records``, a batch at a time, or each record ``alone``, as float32 on the CPU.
 
     The last batch is filled up with zeros: in batches of one size the features of a record do not depend on the others,
     and on its place among them only through the rounding of the last bits, which the allowance for rounding in
     ``adadp.step`` covers. In a batch of another size other algorithms may be chosen, which round far more differently.
+    Alone, they do not depend on its place either: that is for exact arithmetic.
     """
+    at_once = 1 if alone else _AT_ONCE
     features = torch.empty(len(records), *shape)
     module = module.to(device)
     with torch.inference_mode():
-        for start in range(0, len(records), _AT_ONCE):
-            batch = records[start : start + _AT_ONCE]
+        for start in range(0, len(records), at_once):
+            batch = records[start : start + at_once].clone()
             count = len(batch)
-            if count < _AT_ONCE:
-                batch = torch.cat([batch, batch.new_zeros(_AT_ONCE - count, *batch.shape[1:])])
+            if count < at_once:
+                batch = torch.cat([batch, batch.new_zeros(at_once - count, *batch.shape[1:])])
             features[start : start + count] = module(batch.to(device))[:count]
             if progress is not None:
                 progress(f"features of {part}", start + count, len(records))

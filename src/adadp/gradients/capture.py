@@ -51,6 +51,8 @@ class Capture:
     finite, or whose squared norm overflows    whatever its weight
     a weight that is not finite                counts as 0
     no records                                 norms ``[0, groups]``, sums zero
+    ``padding``, if it is set                  rows marked in it are not records: their norms are infinite too, and they
+                                               contribute nothing
     =========================================  =======================================================================
     """
 
@@ -64,6 +66,13 @@ class Capture:
         self._looked = False
         self._reference = next(iter(parameters.values()))
         self.records = records
+        self.padding: Tensor | None = None
+        """Which rows fill up the batch to its size, ``[records]``: they have no part in any norm or sum."""
+
+    def picked(self, rows: Tensor) -> Capture:
+        """The same for the records at ``rows`` alone."""
+        pieces = [held.picked(rows) for held in self._pieces]
+        return Capture(self._parameters, pieces, {name: each[rows] for name, each in self._given.items()}, len(rows))
 
     def square_norms(self, groups: Groups, inverse: Mapping[str, Tensor] | None = None) -> Tensor:
         """Squared norm of every record's gradient over every group of parameters, ``[records, groups]``.
@@ -85,7 +94,10 @@ class Capture:
             if bool(bad.any()):
                 self._blank(bad)
             self._looked = True
-            return totals if self._bad is None else totals.masked_fill_(self._bad.unsqueeze(1), torch.inf)
+            for silent in (self._bad, self.padding):
+                if silent is not None:
+                    totals.masked_fill_(silent.unsqueeze(1), torch.inf)
+            return totals
 
     def weighted_sums(self, weights: Tensor, groups: Groups) -> dict[str, Tensor]:
         """Sum over records of weight times gradient for every parameter; ``weights`` is ``[records, groups]``."""
@@ -95,6 +107,8 @@ class Capture:
         sums: dict[str, Tensor] = {}
         with exactly(self._reference.device):
             weights = weights.nan_to_num(0.0, 0.0, 0.0)
+            if self.padding is not None:
+                weights.masked_fill_(self.padding.unsqueeze(1), 0.0)
             for held in self._pieces:
                 by_group: defaultdict[int, list[str]] = defaultdict(list)
                 for slot, target in held.targets.items():
@@ -108,7 +122,7 @@ class Capture:
 
     def square_sums(self) -> dict[str, Tensor]:
         """Sum over records of the squared gradient, coordinate by coordinate."""
-        self._find_bad()
+        self._silence()
         sums: dict[str, Tensor] = {}
         with exactly(self._reference.device):
             for held in self._pieces:
@@ -130,7 +144,7 @@ class Capture:
                     why="A coordinate without a bound would be released without one.",
                     fix="Give a tensor of bounds, of the parameter's shape, for every trained parameter.",
                 )
-        self._find_bad()
+        self._silence()
         sums: dict[str, Tensor] = {}
         with exactly(self._reference.device):
             for held in self._pieces:
@@ -153,6 +167,12 @@ class Capture:
         """Make sure that the records which must not contribute are known: all norms are looked at once."""
         if not self._looked:
             self.square_norms([list(self._parameters)])
+
+    def _silence(self) -> None:
+        """Let bad records and padding be zeros, for a sum that has no weights to do it."""
+        self._find_bad()
+        if self.padding is not None:
+            self._blank(self.padding)
 
     def _blank(self, bad: Tensor) -> None:
         """Let the records marked in ``bad`` contribute nothing: zero times infinity would not do."""
@@ -188,6 +208,10 @@ class _Held:
             rule, pair = piece.uses[0]
             if rule.instantiates(pair):
                 self._parts = instances(rule, pair)
+
+    def picked(self, rows: Tensor) -> Piece:
+        """The piece for the records at ``rows`` alone."""
+        return replace(self._piece, uses=tuple((rule, pair.picked(rows)) for rule, pair in self._piece.uses))
 
     def square_norms(self, inverse: Mapping[str, Tensor] | None) -> Sums:
         scales = None if inverse is None else {slot: _rows_of(inverse, each) for slot, each in self.targets.items()}

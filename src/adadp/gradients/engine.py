@@ -14,9 +14,11 @@ from adadp.gradients.batchnorm import refuse_batch_statistics
 from adadp.gradients.capture import Capture, wide
 from adadp.gradients.inspection import one_per_record, trained_parameters
 from adadp.gradients.made_up import Loss, check_leading, way_for
+from adadp.gradients.oracle import loop_gradients, picked
 from adadp.gradients.passes import run_alone, run_batch
 from adadp.gradients.proof import proved_blueprint
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
+from adadp.gradients.spotcheck import compare_alone
 
 
 class GradientEngine:
@@ -95,8 +97,53 @@ class GradientEngine:
                 value.copy_(before[name])
         return torch.stack(found)
 
-    def capture(self, batch: Sequence[Any]) -> Capture:
-        """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame."""
+    def padding(self, count: int) -> tuple[Any, ...]:
+        """``count`` made-up records, on which the model is known to run: public, to fill up a batch with."""
+        return self._way.batch(count)
+
+    def alone(self, record: Sequence[Any]) -> Capture:
+        """The gradient of a batch of one by plain autograd, in double precision from there on. Sensitive.
+
+        Nothing but the model's own kernels touches the record: neither closed forms nor other records.
+        """
+        self._check_modes()
+        (grads,) = loop_gradients(self.model, self.loss, record, 1)
+        return Capture(self._parameters, [], {name: value.double().unsqueeze(0) for name, value in grads.items()}, 1)
+
+    def capture(self, batch: Sequence[Any], padding: Tensor | None = None) -> Capture:
+        """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame.
+
+        Rows marked in ``padding`` are no records: they keep the batch at its size, and no norm or sum sees them.
+        """
+        self._check_modes()
+        try:
+            captured = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+        except (UnseenPath, RefusedByVmap):
+            captured = run_alone(self._parameters, batch, self._blueprint.alone)
+        captured.padding = padding
+        return captured
+
+    def check(self, batch: Sequence[Any], capture: Capture, rows: Tensor) -> None:
+        """Compare what ``capture`` says of a few records of ``batch``, at ``rows``, with what they are alone.
+
+        A model that draws random numbers would draw others each time: its records are computed once more, a few
+        together and then each alone, in evaluation mode.
+        """
+        few, rounding = picked(batch, rows), self._blueprint.rounding
+        if not self._blueprint.random:
+            compare_alone(self.model, self.loss, few, capture.picked(rows), rounding=rounding)
+            return
+        self.model.eval()
+        try:
+            together = run_batch(self._parameters, self.model, self.loss, few, self._blueprint)
+            compare_alone(self.model, self.loss, few, together, rounding=rounding)
+        except (UnseenPath, RefusedByVmap):
+            pass  # such a batch is computed one record at a time
+        finally:
+            for module, mode in self._modes:
+                module.training = mode
+
+    def _check_modes(self) -> None:
         changed = [type(module).__name__ for module, mode in self._modes if module.training is not mode]
         if changed:
             raise InputError(
@@ -105,7 +152,3 @@ class GradientEngine:
                 why="Another mode is another model: whether that one keeps records apart has not been looked at.",
                 fix="Call model.train() or model.eval() so that it is as it was, or build a new engine.",
             )
-        try:
-            return run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
-        except (UnseenPath, RefusedByVmap):
-            return run_alone(self._parameters, batch, self._blueprint.alone)

@@ -50,6 +50,8 @@ class Blueprint:
     """The sequences of calls for which every captured row is its record's."""
     random: bool = False
     """Whether the model draws random numbers."""
+    rounding: float = 0.0
+    """What rounding a gradient of a batch and of a record alone may differ by, over its length."""
 
     @property
     def generic(self) -> frozenset[str]:

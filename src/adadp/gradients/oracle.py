@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 def loop_losses(model: nn.Module, loss: Callable[..., Tensor], batch: Sequence[Any], records: int) -> Tensor:
     """The loss of each record, computed without the others."""
     with torch.no_grad():
-        return torch.cat([loss(model, *_alone(batch, record)) for record in range(records)])
+        return torch.cat([loss(model, *picked(batch, torch.tensor([record]))) for record in range(records)])
 
 
 def loop_gradients(
@@ -23,8 +23,11 @@ def loop_gradients(
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     result = []
     for record in range(records):
-        losses = loss(model, *_alone(batch, record))
-        grads = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+        with torch.enable_grad():
+            losses = loss(model, *picked(batch, torch.tensor([record])))
+        grads: Sequence[Tensor | None] = [None] * len(trained)
+        if losses.requires_grad:  # a record may take no part, such as a text without a masked word
+            grads = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
         result.append(
             {
                 name: torch.zeros_like(value) if grad is None else grad.detach().to_dense()
@@ -34,6 +37,7 @@ def loop_gradients(
     return result
 
 
-def _alone(batch: Sequence[Any], record: int) -> tuple[Any, ...]:
-    cut = tree_map(lambda leaf: leaf[record : record + 1] if isinstance(leaf, Tensor) else leaf, tuple(batch))
+def picked(batch: Sequence[Any], rows: Tensor) -> tuple[Any, ...]:
+    """The records of ``batch`` at ``rows``, in memory of their own."""
+    cut = tree_map(lambda leaf: leaf[rows.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, tuple(batch))
     return tuple(cut)

@@ -150,7 +150,7 @@ def _rows(*names: str, kept: int = 1) -> Rule:
     return rule
 
 
-def _attended(given: Arguments, made: Sequence[Tensor]) -> list[Tensor]:
+def _attended(given: Arguments, made: Sequence[Tensor]) -> list[Tensor] | None:
     """Batches and heads keep apart, or batches alone where queries have more heads than keys."""
     names = ("query", "key", "value", "attn_mask", "attn_bias")
     heads = {given[name].shape[1] for name in names[:3]}

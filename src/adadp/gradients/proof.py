@@ -70,7 +70,7 @@ def proved_blueprint(model: nn.Module, loss: Loss, way: MadeUp) -> Blueprint:
         if not wrong:
             for note in blueprint.notes:
                 warnings.warn(note, stacklevel=3)
-            return replace(blueprint, random=proof.random)
+            return replace(blueprint, random=proof.random, rounding=proof.rounding)
         if wrong <= set(demoted):
             raise proof.mixing(f"The gradient of {', '.join(sorted(wrong))} for one record changes")
         demoted |= dict.fromkeys(sorted(wrong - set(demoted)), "a use that cannot be attributed to records")
@@ -91,6 +91,8 @@ class _Proof:
             self._draws.append((batch, _replaced(batch, others, draw)))
         self.random = False
         """Whether the model drew random numbers."""
+        self.rounding = 0.0
+        """What was allowed for it."""
         self._moved = ""
         """The line of the model that moves or mixes records, as far as one was seen."""
 
@@ -169,7 +171,7 @@ class _Proof:
                 why="What a model remembers of the records it saw mixes them with those that come later.",
                 fix="Keep nothing from one call of the model to the next, and draw random numbers by torch alone.",
             )
-        self.random = random
+        self.random, self.rounding = random, rounding
         wrong = self._influenced(blueprint, batch, changed_batch, kept, rounding)
         wrong |= self._wrong_total(blueprint, batch, total, rounding, random)
         if random:

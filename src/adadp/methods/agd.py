@@ -79,7 +79,7 @@ class AgdQuery(ClippedSum, LineSearch):
     ==============================================  ================================================================
     0 wins                                          no parameter moves; the average of the noisy gradients is kept
     the average is exactly 0 (no noise, no record)  the direction is 0, and every length the same
-    a record whose loss is NaN                      counts as the bound at that length
+    a record whose loss is NaN                      counts as one whose loss is infinite, which it is just before
     a loss beyond 100 c_obj, score = gain           counts as that: its rounding would pass for a change
     ==============================================  ================================================================
     """
@@ -123,10 +123,11 @@ class AgdQuery(ClippedSum, LineSearch):
 
     def scores(self, losses: Tensor) -> Tensor:
         bound = self._settings.c_obj
+        losses = losses.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
         if self._settings.score == "gain":
-            losses = losses.clamp(max=_FARTHEST * bound)  # the rounding of a loss is in proportion to it
+            losses = losses.clamp(-_FARTHEST * bound, _FARTHEST * bound)  # its rounding is in proportion to a loss
             losses = losses - losses[:1] + bound
-        return losses.nan_to_num(nan=self.score_bound).clamp(0, self.score_bound).sum(1)
+        return losses.clamp(0, self.score_bound).sum(1)
 
     def chose(self, number: int, direction: Tensors) -> Tensors:
         settings, length = self._settings, self.lengths()[number]

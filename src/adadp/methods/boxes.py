@@ -78,7 +78,7 @@ class BoxQuery(Query):
 
     def weights(self, square_norms: Tensor) -> Tensor:
         """The weights of the clip rule, its bound being multiplied by the factor of the step."""
-        return self._rule.weights(square_norms / self.clip_factor**2, {})
+        return self._rule.weights_at(square_norms, self.clip_factor, {})
 
     def in_units(self, sums: Tensors) -> Parts:
         """``sums`` in the coordinates in which the noise is the same for all."""

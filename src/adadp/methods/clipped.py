@@ -40,8 +40,7 @@ class ClippedSum(Query):
     def ask(self, capture: Capture) -> Parts:
         rule, state = self._rule, self._state
         square_norms = capture.square_norms(self._groups, None if self._scales is None else self._scales.inverse)
-        # A rule that bounds n / f by C bounds n by f C, so the factor goes into the norms and comes back in the bound.
-        weights = rule.weights(square_norms / self.clip_factor**2, state)
+        weights = rule.weights_at(square_norms, self.clip_factor, state)
         parts = {GRADIENT: capture.weighted_sums(weights, self._groups)}
         if isinstance(rule, AdaptiveClipRule):
             parts[COUNT] = {COUNT: rule.count_query(square_norms, state).double().cpu()}

@@ -1,6 +1,7 @@
-"""HOW lots are drawn: samplers.py the ways, timetable.py which of them when, lots.py the lots of one run."""
+"""HOW lots are drawn: samplers.py the ways, timetable.py which of them when, lots.py the lots, places.py their rows."""
 
 from adadp.sampling.lots import Lots
+from adadp.sampling.places import places
 from adadp.sampling.samplers import FixedSizeSampler, PoissonSampler, ReshuffledSampler, Sampler, sampler
 from adadp.sampling.timetable import Stretch, Timetable
 
@@ -12,5 +13,6 @@ __all__ = [
     "Sampler",
     "Stretch",
     "Timetable",
+    "places",
     "sampler",
 ]

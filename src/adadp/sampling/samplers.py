@@ -65,6 +65,11 @@ class Sampler(ABC):
         """How many lots it takes to have met every record, once on average."""
 
     @property
+    @abstractmethod
+    def usual_size(self) -> int:
+        """How many records a lot seldom exceeds: a public number, two standard deviations above the expected size."""
+
+    @property
     def steps_per_round(self) -> int:
         """How many consecutive steps share one draw and one charge."""
         return 1
@@ -181,6 +186,10 @@ class PoissonSampler(Sampler):
     def steps_per_epoch(self) -> int:
         return math.ceil(1 / self.sampling_probability - 1e-9)
 
+    @property
+    def usual_size(self) -> int:
+        return _usual(self.records, self.sampling_probability)
+
     def arrange(self, number: int, source: RandomSource) -> Tensor:
         coins = source.coins(self.records, self.sampling_probability, purpose=_PURPOSE, step=number)
         return coins.nonzero().squeeze(1)
@@ -215,6 +224,10 @@ class FixedSizeSampler(Sampler):
     @property
     def steps_per_epoch(self) -> int:
         return -(-self.records // self.lot_size)
+
+    @property
+    def usual_size(self) -> int:
+        return self.lot_size
 
     def arrange(self, number: int, source: RandomSource) -> Tensor:
         return source.subset(self.records, self.lot_size, purpose=_PURPOSE, step=number)
@@ -251,6 +264,10 @@ class ReshuffledSampler(Sampler):
     @property
     def steps_per_epoch(self) -> int:
         return -(-self.records // self.lot_size)
+
+    @property
+    def usual_size(self) -> int:
+        return _usual(self.records, 1 / self.steps_per_epoch) if self.independent_assignment else self.lot_size
 
     @property
     def steps_per_round(self) -> int:
@@ -293,6 +310,12 @@ def _keep(sampler: Sampler, **values: float) -> None:
     for name, value in values.items():
         object.__setattr__(sampler, name, value)
     object.__setattr__(sampler, "neighbours", Neighbours.parse(sampler.neighbours))
+
+
+def _usual(records: int, probability: float) -> int:
+    """Two standard deviations above what a binomial lot holds on average; all records at most."""
+    mean = records * probability
+    return min(records, math.ceil(mean + 2 * math.sqrt(mean * (1 - probability)) - 1e-9))
 
 
 def _records(records: object) -> int:

@@ -153,6 +153,12 @@ def _filled(base: TrainConfig, setting: Setting, epsilon: float) -> TrainConfig:
     method = parse_method(config.method)
     if method.not_private is not None:
         raise InputError(f"The method {config.method} is not private.", why=method.not_private)
+    if config.arithmetic == "exact":
+        raise InputError(
+            "The arithmetic of a search is exact.",
+            why="The score of a run counts right answers, which are computed in batches: they can depend on others.",
+            fix="Search with fast arithmetic, and train a setting that is known with exact arithmetic.",
+        )
     if method.choice is not None:
         raise InputError(
             f"A search cannot set the noise of {config.method}.",

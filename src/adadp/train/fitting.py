@@ -61,6 +61,7 @@ def fit(
     accountant: str = "pld",
     public_records: int | None = None,
     seed: int | None = None,
+    arithmetic: str = "fast",
     chunk_size: int | str = "auto",
     device: str = "cpu",
     out: str | os.PathLike[str] | None = None,
@@ -94,6 +95,8 @@ def fit(
     parameters; such an optimizer keeps its own learning rate unless ``lr`` is given. With ``ema``, such as 0.99, the
     model that is judged, certified and returned has an exponential average of the weights. ``seed`` None is secure
     randomness.
+    ``arithmetic`` exact computes every record by itself and adds whole numbers: what one record can change is then
+    proved, rounding included, and a step takes many times as long (docs/arithmetic.md).
     ``public_records`` is used in place of ``len(data)`` where the exact number must stay hidden. ``evaluate(model)``
     returns a number from public data. With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the
     one that is there, given the same data, model and arguments; with ``tensorboard`` too, what is logged in the folder
@@ -143,6 +146,7 @@ def fit(
         neighbours=neighbours,
         accountant=accountant,
         seed=seed,
+        arithmetic=arithmetic,
         chunk_size=chunk_size,
         device=device,
         validation=kept,
@@ -157,7 +161,8 @@ def fit(
     fixed, released = fixed_first(parse_features(features))
     looked_at = None if isinstance(validation, int) else validation
     if fixed:
-        data, test = extract_both(fixed, tensors_of_data(data), test, device=device)
+        alone = config.arithmetic == "exact"
+        data, test = extract_both(fixed, tensors_of_data(data), test, device=device, alone=alone)
         if looked_at is not None:
             looked_at = (extract(fixed, looked_at[0], part="validation", device=device), looked_at[1])
     return train(

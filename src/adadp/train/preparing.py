@@ -65,8 +65,8 @@ class Preparation:
                 number += 1
             else:
                 module = stage_module(stage, before, {})
-            train = computed(module, train, after)
-            test = None if test is None else computed(module, test, after)
+            train = computed(module, train, after, alone=private.exact)
+            test = None if test is None else computed(module, test, after, alone=private.exact)
         self.train.copy_(train)
         if self.test is not None and test is not None:
             self.test.copy_(test)

@@ -109,6 +109,7 @@ def train(
             method=parse_method(config.method),
             allow_nonprivate=config.allow_nonprivate,
             seed=config.seed,
+            arithmetic=config.arithmetic or "fast",
             chunk_size=config.chunk_size,
             memory_limit=DEFAULT_MEMORY if config.memory_limit_mb is None else config.memory_limit_mb << 20,
         )

@@ -42,6 +42,10 @@ class Pair:
         part = None if self.input is None else self.input[start:stop]
         return Pair(part, self.output_grad[start:stop], self.slots)
 
+    def picked(self, rows: Tensor) -> Pair:
+        """The same use for the records at ``rows``."""
+        return Pair(None if self.input is None else self.input[rows], self.output_grad[rows], self.slots)
+
     def without(self, bad: Tensor) -> Pair:
         """The same use with the records marked in ``bad`` blanked: zeros in, zeros out."""
         return Pair(None if self.input is None else blank(self.input, bad), blank(self.output_grad, bad), self.slots)

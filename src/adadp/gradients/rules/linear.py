@@ -26,6 +26,9 @@ ROUNDING = 2.0**-20
 Measured errors, cancelling sums and widths up to 4096 included, stay below 2^-22 of that."""
 UNDERFLOW = 2.0**-106
 """Allowance for squares that float32 rounds to zero: its smallest normal number, over ``ROUNDING``."""
+HUGE = 2.0**100
+"""The square of a side from which on its record counts for nothing, whatever the other side is: clip rules give norms
+above 1e15, the root of this, no weight. The square itself overflows at 2^128."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +123,23 @@ def gram_square_norm(a: Tensor, d: Tensor) -> Tensor:
     """|sum_t d_t a_t^T|^2 = sum_{t,s} (a_t . a_s)(d_t . d_s) for ``[records, positions, width]``, never too small.
 
     Where the terms cancel, rounding could make the result smaller than the truth and a record's weight larger than its
-    bound allows: ``ROUNDING`` times the condition of the sum is added.
+    bound allows: ``ROUNDING`` times the condition of the sum is added. So is what ``_beyond`` says of huge sides.
     """
     gram_a, gram_d = torch.bmm(a, a.mT), torch.bmm(d, d.mT)
-    size = (_diagonal(gram_a, a) * _diagonal(gram_d, d)).sqrt_().sum(1)
-    return (gram_a.mul_(gram_d)).sum((1, 2)).clamp_(min=0).add_(size.square_(), alpha=ROUNDING)
+    sides = _diagonal(gram_a, a), _diagonal(gram_d, d)
+    size = (sides[0] * sides[1]).sqrt_().sum(1)
+    huge = _beyond(sides[0].sum(1)) + _beyond(sides[1].sum(1))
+    return (gram_a.mul_(gram_d)).sum((1, 2)).clamp_(min=0).add_(size.square_(), alpha=ROUNDING).add_(huge)
+
+
+def _beyond(square: Tensor) -> Tensor:
+    """What a side with the squared norm ``square`` adds to that of the product: HUGE min(1, (square / HUGE)^4).
+
+    A side whose square overflows makes the record infinite though the product may be small, and the last bit of the
+    side would decide whether the record contributes. This takes its weight away before, smoothly. For sides up to 1e9
+    it is below 1e-17.
+    """
+    return (square / HUGE).square_().square_().clamp_(max=1.0).mul_(HUGE)
 
 
 def _scaled_bias(size_d: Tensor, d: Tensor, inverse: Scales) -> Tensor:
@@ -137,8 +152,13 @@ def _scaled_bias(size_d: Tensor, d: Tensor, inverse: Scales) -> Tensor:
 
 
 def _product_norm(a: Tensor, size_d: Tensor, outputs: int) -> Tensor:
-    """|d a^T|^2 = |a|^2 |d|^2, never too small: a square that rounds to zero must not hide behind a huge factor."""
-    return square_norm(a).add_(UNDERFLOW * a.shape[-1]).mul_(size_d + UNDERFLOW * outputs)
+    """|d a^T|^2 = |a|^2 |d|^2, never too small: a square that rounds to zero must not hide behind a huge factor.
+
+    A huge factor does not hide behind a tiny one either: see ``_beyond``.
+    """
+    size_a = square_norm(a)
+    huge = _beyond(size_a).add_(_beyond(size_d))
+    return size_a.add_(UNDERFLOW * a.shape[-1]).mul_(size_d + UNDERFLOW * outputs).add_(huge)
 
 
 def _diagonal(gram: Tensor, rows: Tensor) -> Tensor:

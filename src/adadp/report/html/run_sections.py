@@ -65,7 +65,10 @@ def protection(certificate: Certificate) -> Section:
             f"What epsilon {rounded_up(certificate['epsilon'])} means",
         ),
     ]
-    notes = (f"Randomness: {certificate['randomness']}.", *certificate["notes"])
+    notes = (
+        f"Randomness: {certificate['randomness']}. Arithmetic: {certificate.get('arithmetic', 'fast')}.",
+        *certificate["notes"],
+    )
     parts.append(Words(notes, "Notes", listed=True))
     return Section(title, tuple(parts))
 

@@ -1,0 +1,88 @@
+"""The net below the proof: records of a real lot are computed alone and compared, before anything is charged."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from adadp.errors import MixedRecords
+from adadp.ledger import Ledger, PlannedBudget, read_ledger
+from adadp.plan import Plan
+from adadp.step import PrivateGradients
+
+
+class Turned(nn.Module):
+    """Goes by a truth value that comes back as a number: the same calls, other rows, for records nobody made up."""
+
+    def __init__(self, dropout=0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.last = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x):
+        turned = int(bool((x > 50).any()))
+        shift = len(x) // 2 * turned
+        rows = torch.arange(len(x)).roll(0)
+        rows = torch.cat([rows[shift:], rows[:shift]])
+        back = rows.argsort()
+        return self.last(self.norm(self.dropout(torch.sin(self.first(x[rows])))[back]))
+
+
+def loss(model, x, y):
+    return F.cross_entropy(model(x), y, reduction="none")
+
+
+def started(tmp_path, x, *, dropout=0.0, seed=None):
+    plan = Plan.of_noise(noise=1.0, steps=40, records=len(x), lot_size=len(x) // 2, clip=1.0)
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", budget=PlannedBudget(plan.event()))
+    return PrivateGradients(Turned(dropout), (x, torch.arange(len(x)) % 2), loss, plan, ledger, seed=seed)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_model_that_moves_records_where_no_proof_sees_it_is_stopped(tmp_path, dropout):
+    x = torch.randn(60, 4)
+    x[:, 0] += 100
+    private = started(tmp_path, x, dropout=dropout)
+    before = [value.clone() for value in private.model.parameters()]
+    with pytest.raises(MixedRecords, match="Nothing was released") as caught:
+        private.release()
+    assert not any(character.isdigit() for character in str(caught.value))
+    assert private.step == 0
+    assert not read_ledger(tmp_path / "ledger.jsonl").charges
+    assert all(parameter.grad is None for parameter in private.model.parameters())
+    assert all(map(torch.equal, before, private.model.parameters()))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_the_same_model_on_records_like_those_it_was_proved_for_runs(tmp_path, dropout):
+    private = started(tmp_path, torch.randn(60, 4), dropout=dropout)
+    for _ in range(40):
+        private.release()
+    assert private.model.training
+    assert private.model.dropout.training
+
+
+def test_later_steps_are_checked_at_random(tmp_path, monkeypatch):
+    """Records that break the rule come into the data after the first step: some later step finds it."""
+    private = started(tmp_path, torch.randn(60, 4), seed=1)
+    private.release()
+    checked = [step for step in range(1, 2000) if private._checks(step)]
+    assert 20 <= len(checked) <= 65
+    assert private._checks(0)
+    private._records.columns[0][:, 0] += 100
+    monkeypatch.setattr(private, "_checks", lambda step: step == 3)
+    private.release()
+    private.release()
+    with pytest.raises(MixedRecords):
+        private.release()
+    assert sum(read_ledger(tmp_path / "ledger.jsonl").charges.values()) == 3
+
+
+def test_a_broken_record_does_not_stop_a_run(tmp_path):
+    x = torch.randn(60, 4)
+    x[::2] = torch.nan
+    x[1::4] = torch.inf
+    private = started(tmp_path, x)
+    private.release()
+    assert all(value.grad.isfinite().all() for value in private.model.parameters())
