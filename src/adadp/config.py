@@ -18,6 +18,7 @@ of steps) is filled in by the plan. Names that other rooms own (data, model, met
     lot larger than records                             an error: no record can be sampled with probability above 1
     an int where a float is meant, 3.0 for a count      accepted, and kept in one spelling, so that digests agree
     ema outside of (0, 1)                               an error: it is the share an average keeps
+    lr or weight_decay beyond 1e6                       an error: no parameter would stay finite
     a NaN, an infinity, a bool as a number              an error that names the field
     an unknown key in TOML or in ``replace``            an error that names the nearest known key
 """
@@ -50,6 +51,9 @@ else:
 OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False, "adambc": False, "rms": False, "python": False}
 """Name of an optimizer -> whether it takes ``momentum``; ``python`` is one that a caller of ``fit`` made."""
 
+MULTIPLYING = ("sgd", "adamw", "adambc")
+"""Optimizers whose step multiplies a parameter by 1 - lr * weight_decay; the others divide what they add."""
+
 SAMPLINGS = ("poisson", "fixed", "reshuffle")
 NEIGHBOURS = ("add-remove", "replace-one", "zero-out")
 ACCOUNTANTS = ("pld", "rdp", "moments", "strong", "zcdp", "zcdp-sampled", "strong-published", "theorem1")
@@ -74,7 +78,6 @@ _POSITIVE = {
     "epsilon": "It is the privacy loss the run may spend; at 0 nothing could be learned.",
     "rho": "It is the privacy loss the run may spend; at 0 nothing could be learned.",
     "clip": "It bounds what one record contributes; at 0 nothing would be learned.",
-    "lr": "At 0 no parameter would move.",
 }
 _COUNTS = {
     "epochs": (1, ""),
@@ -187,6 +190,7 @@ class TrainConfig:
         object.__setattr__(self, "tensorboard", self.tensorboard or None)
         _check_exclusive(self)
         _check_schedules(self)
+        _check_rates(self)
         _check_privacy(self)
         _check_validation(self)
         if self.momentum and self.optimizer is not None and not OPTIMIZERS[self.optimizer]:
@@ -314,7 +318,9 @@ def _numbers(config: TrainConfig) -> dict[str, float | int]:
         numbers["sigma"] = checks.non_negative("sigma", given["sigma"], why="It is a standard deviation.") + 0.0
     if "ema" in given:
         numbers["ema"] = _ema(given["ema"])
-    numbers["weight_decay"] = checks.non_negative("weight_decay", config.weight_decay) + 0.0  # -0.0 becomes 0.0
+    if "lr" in given:
+        numbers["lr"] = checks.learning_rate("lr", given["lr"])
+    numbers["weight_decay"] = checks.weight_decay(config.weight_decay) + 0.0  # -0.0 becomes 0.0
     momentum = checks.non_negative("momentum", config.momentum) + 0.0
     if momentum >= 1:
         raise InputError(
@@ -423,6 +429,25 @@ def _check_schedules(config: TrainConfig) -> None:
             f"The noise ({config.noise_schedule}), the length and the budget are all given.",
             why="Each follows from the other two.",
             fix="Leave out s0 or k in noise_schedule, or the length (epochs is then as long as the budget lasts).",
+        )
+
+
+def _check_rates(config: TrainConfig) -> None:
+    """The largest learning rate of the run, as far as it is known, and what weight decay makes of it."""
+    rate = config.lr
+    if config.lr_schedule is not None and (
+        rate is not None or not leaves_start_open("lr_schedule", config.lr_schedule)
+    ):
+        schedule = parse_open(config.lr_schedule)
+        rate = checks.learning_rate(
+            "lr_schedule", (schedule.known() if rate is None else schedule.closed(rate)).highest
+        )
+    if rate is not None and config.optimizer in MULTIPLYING and rate * config.weight_decay > 1:
+        raise InputError(
+            f"The learning rate times weight_decay is {rate * config.weight_decay:g}, above 1.",
+            why=f"A step of {config.optimizer} multiplies every parameter by 1 minus that: the parameters would change "
+            "sign in every step, and could grow without end.",
+            fix="Pass a smaller weight_decay or lr.",
         )
 
 

@@ -30,6 +30,7 @@ from adadp.train.looks import HELD, HeldOut, Looks, hold_out
 from adadp.train.optimizers import MakeOptimizer, make_optimizer
 from adadp.train.planning import decay_of, filter_of, plan_of, planned_budget
 from adadp.train.preparing import Preparation
+from adadp.train.rehearsal import refuse_broken
 from adadp.train.result import TrainResult
 from adadp.train.run import Run, Watch
 from adadp.train.stopping import stop_requests
@@ -88,13 +89,13 @@ def train(
     looks = None
     if decay is not None and validation is not None:
         size = len(validation[1])
-        look: Evaluate | None = _nothing_right  # where no coin kept a record aside
-        if size or held is None:
-            look = _measure(model, validation, None, chosen, classes, device, dtype)
+        empty = not size and held is not None  # no coin kept a record aside
+        look = _nothing_right if empty else _measure(model, validation, None, chosen, classes, device, dtype)
         assert look is not None
         looks = Looks(
             decay, look, true_size=size, size=config.validation or size, held=None if held is None else held.held
         )
+    refuse_broken(model, "before the first step", "Nothing was spent.")
     made = make_optimizer(model, config, optimizer)
     with ExitStack() as stack:
         budget = filter_of(config, plan) if plan.adaptive else None
