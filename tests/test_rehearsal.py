@@ -46,6 +46,7 @@ REFUSED = {
     "rate of an own optimizer": (own(lr=1e308), "do not stay finite.*lr"),
     "large rate of an own optimizer": (own(lr=1e30), "do not stay finite"),
     "decay of an own optimizer": (own(lr=0.1, weight_decay=1e5), "do not stay finite"),
+    "slow growth with an own optimizer": ({**own(lr=1, weight_decay=3), "steps": 200}, "do not stay finite"),
     "rate given to an own optimizer": ({**own(lr=0.1), "lr": 1e7}, "lr must lie between"),
     "late clip bound": ({"clip_schedule": "piecewise:0=1,1=1e200"}, "clip bound goes from 1 to 1e\\+200"),
     "late small clip bound": ({"clip_schedule": "exp:k=100"}, "clip bound goes from 3.7.* to 1"),
@@ -83,7 +84,7 @@ def test_every_named_optimizer_begins_as_it_was_made(optimizer, monkeypatch):
 class Breaking(torch.optim.SGD):
     """Well-behaved while it is tried, and in the first steps; then it makes a NaN."""
 
-    left = 15
+    left = 25
 
     def step(self, closure=None):
         super().step(closure)
@@ -104,6 +105,9 @@ def test_a_run_whose_parameters_break_stops_charging_and_says_what_was_spent(tmp
 
 
 def test_a_run_that_breaks_in_its_last_step_is_not_certified(tmp_path):
+    class Late(Breaking):
+        left = 10
+
     with pytest.raises(InputError, match="after 5 of 5 steps"):
-        run(optimizer=lambda parameters: Breaking(parameters, lr=0.1), lr=None, steps=5, out=tmp_path / "run")
+        run(optimizer=lambda parameters: Late(parameters, lr=0.1), lr=None, steps=5, out=tmp_path / "run")
     assert not any(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
