@@ -13,6 +13,10 @@ SMALLEST_RATE, LARGEST_RATE = 1e-12, 1e6
 """Range of a learning rate; a weight decay may be 0, and at most the same."""
 
 
+LARGEST_INPUT, LARGEST_DECLARED = 1e6, 1e12
+"""How large the numbers of a record may be if nothing is declared, and the largest range that may be declared."""
+
+
 def _real(name: str, value: object, why: str) -> float:
     """``value`` as a finite float; booleans and strings are not numbers here."""
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -88,6 +92,27 @@ def delta(value: object) -> float:
             fix="Pass a delta well below 1/N, for example 1e-5.",
         )
     return number
+
+
+def input_bound(value: object) -> tuple[float, float]:
+    """The range that the numbers of a record are brought into: B for [-B, B], a pair, or either as text ("0,255")."""
+    why = "The numbers of every record are brought into this range before the model sees them."
+    fix = "Pass a number B, which stands for -B to B, or low and high, such as 0,255."
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)):
+        parts = [parts]
+    try:
+        numbers = [float(part) if isinstance(part, str) else _real("input_bound", part, why) for part in parts]
+    except ValueError:
+        raise InputError(f"input_bound is {value!r}, which is not one or two numbers.", why=why, fix=fix) from None
+    low, high = (-numbers[0], numbers[0]) if len(numbers) == 1 else numbers if len(numbers) == 2 else (1.0, 0.0)
+    if not -LARGEST_DECLARED <= low < high <= LARGEST_DECLARED:
+        raise InputError(
+            f"input_bound is {value!r}, which is no range with low < high inside of {LARGEST_DECLARED:g}.",
+            why=why,
+            fix=fix,
+        )
+    return low, high
 
 
 def count(name: str, value: object, *, minimum: int = 1, why: str = "") -> int:

@@ -41,7 +41,7 @@ import tomli_w
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.schedules import OpenSchedule, ValidationDecay, parse_noise, parse_open
+from adadp.schedules import OpenSchedule, ValidationDecay, number_text, parse_noise, parse_open
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -105,6 +105,9 @@ class TrainConfig:
     """For data of your own: the file that declares what is public about it."""
     test_data: str | None = None
     """For data of your own: public records to measure the accuracy on."""
+    input_bound: str | None = None
+    """For arrays of your own: the range their numbers are brought into, ``5`` for [-5, 5] or ``0,255``; None is
+    [-1e6, 1e6]."""
     features: str | None = None
     """What happens to a record before the network, such as ``scatter`` or ``pca:dim=60,sigma=16``; stages are joined by
     ``+``, and ``none`` is none. None: the default for the data, or nothing where ``model`` is given."""
@@ -282,6 +285,9 @@ def _names(config: TrainConfig) -> dict[str, str | int | None]:
     for name in ("model", "features", "target", "schema", "test_data", "validation_data"):
         if getattr(config, name) is not None:
             named[name] = _text(name, getattr(config, name))
+    if config.input_bound is not None:
+        low, high = checks.input_bound(config.input_bound)
+        named["input_bound"] = number_text(high) if low == -high else f"{number_text(low)},{number_text(high)}"
     for name in SCHEDULES:
         if getattr(config, name) is not None:
             named[name] = str(_schedule(name, getattr(config, name)))
@@ -332,7 +338,11 @@ def _numbers(config: TrainConfig) -> dict[str, float | int]:
     if "seed" in given:
         seed = checks.count("seed", given["seed"], minimum=0, why="It seeds a random generator.")
         if seed > _LARGEST_SEED:
-            raise InputError(f"seed must be below 2^63, got {seed}.", why="Larger numbers do not survive TOML.")
+            raise InputError(
+                f"seed must be below 2^63, got {seed}.",
+                why="Larger numbers do not survive TOML.",
+                fix="Pass a smaller seed.",
+            )
         numbers["seed"] = seed
     return numbers
 
