@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from adadp.clipping import ClipRule, Flat
 from adadp.config import TrainConfig, leaves_start_open
 from adadp.errors import InputError
-from adadp.features import extract, extract_both, fixed_first, parse_features
+from adadp.features import extract, fixed_first, parse_features, raw_bound, released_stages
+from adadp.input_bound import InputBound
 from adadp.losses import Loss
 from adadp.methods import Method, parse_method
 from adadp.records import Data
 from adadp.schedules import Schedule, tabulated
 from adadp.train.evaluation import Evaluate
 from adadp.train.optimizers import MakeOptimizer
+from adadp.train.planning import with_release_noise
 from adadp.train.result import TrainResult
 from adadp.train.run import Watch
 from adadp.train.session import tensors_of_data, train
@@ -42,6 +44,7 @@ def fit(
     epochs: int | str | None = None,
     steps: int | None = None,
     lot_size: int | OverEpochs,
+    input_bound: float | tuple[float, float] | None = None,
     features: str | None = None,
     clip: float | str | ClipRule = 1.0,
     clip_schedule: OverEpochs | None = None,
@@ -78,7 +81,14 @@ def fit(
     ``loss(model, *batch)`` that returns one number per record. ``lot_size`` has no default: with ``sigma``, and for how
     well a model learns, it matters more than any other number. ``clip`` is the l2 bound of one record's gradient or a
     clip rule. ``features`` is what happens to the first tensor of
-    ``data`` (and of ``test``) before the model sees it, such as ``scatter`` or ``pca:dim=60,sigma=16``.
+    ``data`` (and of ``test``) before the model sees it, such as ``scatter`` or ``pca:dim=60,sigma=16``; without sigma
+    its noise is a share of ``epsilon``. The ``model`` of the result takes records as they are in ``data``, and its
+    ``network`` is ``model``.
+
+    Every floating-point number of a record is brought into ``input_bound``, B for [-B, B] or (low, high), before the
+    model sees it, and NaN becomes the middle of it: in training, on ``test``, and in the ``model`` of the result. It is
+    public: choose it from what the numbers mean. Without one it is [-1e6, 1e6]. Labels, the last part of ``data``, are
+    brought into [-1e6, 1e6] in any case.
 
     ``noise_schedule``, ``clip_schedule``, ``lr`` and ``lot_size`` may change over the epochs: a schedule, its text like
     ``exp:k=0.1``, or any function of the epoch, which is asked once for each of ``epochs`` epochs. The noise is scaled
@@ -117,6 +127,7 @@ def fit(
     kept = validation if isinstance(validation, int) else None
     config = TrainConfig(
         data="python",
+        input_bound=input_bound,  # type: ignore[arg-type]  # kept as text
         features=features,
         model="python",
         method=str(method),
@@ -154,12 +165,22 @@ def fit(
         searched=searched,
         allow_nonprivate=allow_nonprivate,
     )
-    fixed, released = fixed_first(parse_features(features))
+    stages = parse_features(features)
+    if any(stage.sigma is None for stage in released_stages(stages)):
+        config = with_release_noise(config, stages)
+        stages = parse_features(config.features)
+    fixed, released = fixed_first(stages)
+    bound = raw_bound(stages, config.input_bound)
     looked_at = None if isinstance(validation, int) else validation
-    if fixed:
-        data, test = extract_both(fixed, tensors_of_data(data), test, device=device)
-        if looked_at is not None:
-            looked_at = (extract(fixed, looked_at[0], part="validation", device=device), looked_at[1])
+    shape = None
+    if stages:
+        values, *others = tensors_of_data(data)
+        shape = tuple(values.shape[1:])
+        data = (extract(fixed, bound(values), part="train", device=device), *others)
+        test, looked_at = (
+            None if each is None else (extract(fixed, bound(each[0]), part="test", device=device), each[1])
+            for each in (test, looked_at)
+        )
     return train(
         model,
         data,
@@ -171,7 +192,9 @@ def fit(
         evaluate=evaluate,
         out=out,
         resume=resume,
+        notes=[bound.describe()] if isinstance(bound, InputBound) else [],
         stages=released,
+        input_shape=shape,
         watch=watch,
     )
 

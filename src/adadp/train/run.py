@@ -312,7 +312,7 @@ class Run:
             write_report(folder.path)  # last: the run has finished, whatever becomes of its page
         self.model.eval()
         out = None if folder is None else folder.path
-        return TrainResult(self.model, certificate, accuracy, seconds, self.plan, out, confusion)
+        return TrainResult(self.model, self.model, certificate, accuracy, seconds, self.plan, out, confusion)
 
     def last_look(self) -> tuple[float | None, Confusion | None]:
         """The final accuracy and the confusion matrix, if there is one, from the same look at the test records."""
