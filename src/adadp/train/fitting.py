@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from adadp import checks
 from adadp.clipping import ClipRule, Flat
 from adadp.config import TrainConfig, leaves_start_open
 from adadp.errors import InputError
@@ -18,7 +19,7 @@ from adadp.losses import Loss
 from adadp.methods import Method, parse_method
 from adadp.records import Data
 from adadp.schedules import Schedule, tabulated
-from adadp.train.evaluation import Evaluate
+from adadp.train.evaluation import Evaluate, check_pair
 from adadp.train.optimizers import MakeOptimizer
 from adadp.train.planning import with_release_noise
 from adadp.train.result import TrainResult
@@ -110,6 +111,9 @@ def fit(
     is also written for TensorBoard.
     """
     make = None if isinstance(optimizer, str) else optimizer
+    _check_objects(make=make, evaluate=evaluate, watch=watch, out=out, resume=resume)
+    _refuse_ignored("evaluate_every", evaluate_every, "nothing is evaluated", "test or evaluate", test, evaluate)
+    _refuse_ignored("checkpoint_every", checkpoint_every, "nothing is saved", "out", out)
     if make is not None and weight_decay:
         raise InputError(
             "weight_decay is given together with an optimizer of your own.",
@@ -117,7 +121,7 @@ def fit(
             fix="Give it to the optimizer you make.",
         )
     rule = None if isinstance(clip, Real) else str(clip)
-    clips = _over_epochs("clip_schedule", clip_schedule, epochs)[1]
+    clips = _schedule("clip_schedule", clip_schedule, epochs, plain="clip")
     if isinstance(clip, Real) and clips is not None and not leaves_start_open("clip_schedule", clips):
         rule = str(Flat(float(clip)))  # a schedule with numbers of its own is a factor beside a rule
     own = parse_method(str(method)).defaults
@@ -134,11 +138,11 @@ def fit(
         epsilon=epsilon,
         rho=rho,
         sigma=sigma,
-        noise_schedule=_over_epochs("noise_schedule", noise_schedule, epochs)[1],
+        noise_schedule=_schedule("noise_schedule", noise_schedule, epochs, plain="sigma"),
         delta=delta,
         epochs=epochs,
         steps=steps,
-        lot=lot,
+        lot=lot if lot is None else checks.count("lot_size", lot),
         lot_schedule=lot_schedule,
         clip=None if rule else clip,  # type: ignore[arg-type]  # a number: a rule is text here
         clip_schedule=clips,
@@ -158,7 +162,7 @@ def fit(
         device=device,
         validation=kept,
         validation_public=validation_public,
-        records=public_records,
+        records=public_records if public_records is None else checks.count("public_records", public_records),
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
         tensorboard=tensorboard,
@@ -177,6 +181,9 @@ def fit(
         values, *others = tensors_of_data(data)
         shape = tuple(values.shape[1:])
         data = (extract(fixed, bound(values), part="train", device=device), *others)
+        for name, each in (("test", test), ("validation", looked_at)):
+            if each is not None:
+                check_pair(each, name)
         test, looked_at = (
             None if each is None else (extract(fixed, bound(each[0]), part="test", device=device), each[1])
             for each in (test, looked_at)
@@ -197,6 +204,46 @@ def fit(
         input_shape=shape,
         watch=watch,
     )
+
+
+def _check_objects(*, make: object, evaluate: object, watch: object, out: object, resume: object) -> None:
+    """What is no setting but an object: found now, not when it is used."""
+    functions = {
+        "optimizer": (
+            make,
+            "a name, or a function that makes one: lambda parameters: torch.optim.SGD(parameters, 0.1)",
+        ),
+        "evaluate": (evaluate, "a function of the model that returns a number"),
+        "watch": (watch, "a function of the status of the run"),
+    }
+    for name, (value, wanted) in functions.items():
+        if value is not None and not callable(value):
+            raise InputError(f"{name} is {value!r}, which cannot be called.", fix=f"Pass {wanted}.")
+    if out is not None and not isinstance(out, (str, os.PathLike)):
+        raise InputError(f"out is {out!r}, which is no path.", fix="Pass the folder for the run, or leave it out.")
+    if not isinstance(resume, bool):
+        raise InputError(f"resume must be true or false, got {resume!r}.", fix="Pass it as a bool; the folder is out.")
+
+
+def _refuse_ignored(name: str, value: object, lacking: str, needed: str, *given: object) -> None:
+    if value is not None and all(each is None for each in given):
+        raise InputError(
+            f"{name} is given, and {lacking}.",
+            why="It would be ignored.",
+            fix=f"Pass {needed}, or leave it out.",
+        )
+
+
+def _schedule(name: str, value: OverEpochs | None, epochs: int | str | None, *, plain: str) -> str | None:
+    """A schedule as its text; a number is the setting ``plain``, and no schedule."""
+    if isinstance(value, Real):
+        raise InputError(
+            f"{name} is {value!r}, a number.",
+            why=f"It says how {plain} changes over the epochs.",
+            fix=f"Pass {plain}={value!r} for a constant, or a schedule: its text like exp:k=0.1, or a function of the "
+            "epoch.",
+        )
+    return _over_epochs(name, value, epochs)[1]
 
 
 def _over_epochs(name: str, value: float | OverEpochs | None, epochs: int | str | None) -> tuple[Any, str | None]:
