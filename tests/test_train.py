@@ -285,7 +285,10 @@ def test_a_figure_that_is_no_bound_is_claimed_and_not_certified(tmp_path):
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e30])
 @pytest.mark.parametrize("clip", [1.0, "automatic:1", "quantile:initial=1,count_noise=10,floor=0.01,ceiling=100"])
-def test_records_that_are_not_finite_never_reach_a_parameter(bad, clip):
+@pytest.mark.parametrize("bounded", [True, False])
+def test_records_that_are_not_finite_never_reach_a_parameter(bad, clip, bounded, request):
+    if not bounded:
+        request.getfixturevalue("raw_records")
     features = FEATURES.clone()
     features[::7] = bad
     features[3, 2] = bad
@@ -293,6 +296,7 @@ def test_records_that_are_not_finite_never_reach_a_parameter(bad, clip):
     assert all(torch.isfinite(value).all() for value in values(result.model))
 
 
+@pytest.mark.usefixtures("raw_records")
 def test_records_may_all_be_bad():
     result = run(data=(torch.full_like(FEATURES, torch.nan), LABELS))
     assert all(torch.isfinite(value).all() for value in values(result.model))
