@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import pytest
 from hypothesis import settings
 
 # How long an example takes says something about the machine's other work, not about the code.
@@ -7,3 +8,11 @@ from hypothesis import settings
 settings.register_profile("adadp", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None)
 settings.load_profile("adadp")
+
+
+@pytest.fixture
+def raw_records(monkeypatch) -> None:
+    """Records reach the model as they are, for tests of what is made of gradients that are not finite."""
+    from adadp.input_bound import InputBound
+
+    monkeypatch.setattr(InputBound, "bring_in", lambda _, values: values)

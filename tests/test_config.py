@@ -23,6 +23,7 @@ LOOKS = "validation:s0=10,k=0.7"
 NOISY = "validation:s0=10,k=0.7,look=20"
 
 positives = st.floats(0, exclude_min=True, allow_infinity=False)
+rates = st.floats(1e-12, 1e6)
 counts = st.integers(1, 10**18)
 names = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
 
@@ -74,7 +75,7 @@ def configs(draw) -> TrainConfig:
     optimizer = draw(st.sampled_from(sorted(OPTIMIZERS)))
     private = draw(privacy())
     over_epochs = {
-        **draw(beside("lr", "lr_schedule", positives, "poly:k=1,s_end=0.5,period=10")),
+        **draw(beside("lr", "lr_schedule", rates, "poly:k=1,s_end=0.5,period=10")),
         **draw(beside("clip", "clip_schedule", positives, "exp:k=0.1,start=5,stop=9")),
         **draw(beside("lot", "lot_schedule", counts, "step:k=0.5,period=10")),
     }
@@ -87,7 +88,7 @@ def configs(draw) -> TrainConfig:
         clip_rule=draw(names),
         optimizer=optimizer,
         momentum=draw(st.floats(0, 1, exclude_max=True)) if OPTIMIZERS[optimizer] else 0.0,
-        weight_decay=draw(st.floats(0, allow_infinity=False)),
+        weight_decay=draw(st.floats(0, 1e-6 if optimizer in room.MULTIPLYING else 1e6)),
         ema=draw(maybe(st.floats(0, 1, exclude_min=True, exclude_max=True))),
         sampling=draw(st.sampled_from(SAMPLINGS)),
         neighbours=None if "validation" in private else draw(maybe(st.sampled_from(room.NEIGHBOURS))),
@@ -134,6 +135,14 @@ def configs(draw) -> TrainConfig:
         ({"records": 0}, "records must be at least 1"),
         ({"clip": 0.0}, "clip must be greater than 0"),
         ({"lr": 0}, "lr must be greater than 0"),
+        ({"lr": 1e308}, "lr must lie between 1e-12 and 1e\\+06"),
+        ({"lr": 1e-320}, "lr must lie between 1e-12 and 1e\\+06"),
+        ({"lr": float("nan")}, "lr must be finite"),
+        ({"lr_schedule": "piecewise:0=0.1,7=1e308"}, "lr_schedule must lie between.*got 1e\\+308"),
+        ({"lr": 0.1, "lr_schedule": "poly:k=1,s_end=1e9,period=4"}, "lr_schedule must lie between.*got 1e\\+08"),
+        ({"weight_decay": 1e308}, "weight_decay must be at most 1e\\+06"),
+        ({"weight_decay": 100, "lr": 0.1, "optimizer": "sgd"}, "times weight_decay is 10, above 1"),
+        ({"weight_decay": 3, "lr_schedule": "exp:s0=1,k=1", "optimizer": "adamw"}, "times weight_decay is 3, above 1"),
         ({"lr": 0.1, "lr_schedule": "exp:s0=1,k=1"}, "Both lr and lr_schedule"),
         ({"lr_schedule": "linear:s0=1"}, "Unknown schedule shape 'linear'"),
         ({"lr_schedule": 0.1}, "A schedule must be text"),

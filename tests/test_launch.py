@@ -17,6 +17,7 @@ from adadp.events import GaussianRelease, Neighbours
 from adadp.features import parse_features
 from adadp.launch import resolved, resume, start, with_fitting_lot
 from adadp.ledger import Ledger
+from adadp.predict import load_model
 from adadp.recipes import DEFAULT_FEATURES, DELTAS, OWN, RECIPES, recipe_for
 from adadp.runs import RunFolder
 from adadp.sizing import auto_steps
@@ -72,6 +73,16 @@ def test_a_recipe_decays_its_rate_over_the_epochs_that_are_trained():
 def test_the_rate_of_another_optimizer_is_not_borrowed():
     with pytest.raises(InputError, match="needs a learning rate"):
         resolved(TrainConfig("mnist", epsilon=2.0, optimizer="sgd"))
+
+
+def test_the_model_of_a_run_by_name_takes_records_as_they_are(tmp_path):
+    result = start(SHORT.replace(features="pca:dim=4,sigma=5", steps=20), tmp_path / "run")
+    records, labels = zoo.load("cancer").test
+    with torch.no_grad():
+        scores = result.model(records)
+    assert result.test_accuracy == int((scores.argmax(1) == labels).sum()) / len(labels)
+    assert torch.allclose(load_model(tmp_path / "run").model(records), scores, atol=1e-5)
+    assert result.network.state_dict().keys() == RunFolder.open(tmp_path / "run").load_model_tensors().keys()
 
 
 def test_pca_without_noise_gets_one_from_epsilon_that_alone_costs_its_share():

@@ -31,7 +31,7 @@ from adadp.train.preparing import Preparation
 TRAIN, TEST = zoo.load("cancer").train, zoo.load("cancer").test
 PCA = "pca:dim=4,sigma=5"
 CHARGE = GaussianRelease(5.0, Neighbours.ADD_REMOVE)
-SETTINGS = {"features": PCA, "sigma": 3.0, "delta": 1e-4, "steps": 12, "lot_size": 56, "checkpoint_every": 4, "seed": 3}
+SETTINGS = {"features": PCA, "sigma": 3.0, "delta": 1e-4, "steps": 12, "lot_size": 56, "seed": 3}
 
 
 def network() -> nn.Module:
@@ -39,8 +39,13 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
-def run(out: Path | None, **changes: object):
-    return fit(network(), TRAIN, test=TEST, out=out, **{**SETTINGS, **changes})
+def run(out: Path | None, model: nn.Module | None = None, **changes: object):
+    settings = {**SETTINGS, "checkpoint_every": None if out is None else 4, **changes}
+    return fit(network() if model is None else model, TRAIN, test=TEST, out=out, **settings)
+
+
+def share(found: torch.Tensor, labels: torch.Tensor) -> float:
+    return int((found == labels).sum()) / len(labels)
 
 
 def failed(checks) -> list[str]:
@@ -152,8 +157,58 @@ class TestTheRun:
             {"components": RunFolder.open(tmp_path / "run").load_features()["0.components"]}
         )
         with torch.no_grad():
-            found = result.model(module(TEST[0])).argmax(1)
-        assert result.test_accuracy == pytest.approx(float((found == TEST[1]).double().mean()))
+            found = result.network(module(TEST[0])).argmax(1)
+        assert result.test_accuracy == share(found, TEST[1])
+
+    @pytest.mark.parametrize(
+        "features",
+        [PCA, "equalise:sigma=6", "standardise:sigma=20", "equalise:sigma=9+pca:dim=4,sigma=5"],
+    )
+    def test_the_model_takes_rows_as_they_are_in_the_data(self, features, tmp_path):
+        width = 4 if "pca" in features else 9
+        bare = nn.Linear(width, 2)
+        result = run(tmp_path / "run", model=bare, features=features, steps=40, lr=1.0)
+        with torch.no_grad():
+            scores = result.model(TEST[0])
+            assert result.test_accuracy == share(scores.argmax(1), TEST[1])
+        assert result.network is bare
+        assert not result.model.training
+        if width == 9:  # the network alone takes such rows too, and is wrong
+            assert not torch.allclose(bare(TEST[0]), scores, atol=1e-3)
+        saved = RunFolder.open(tmp_path / "run").load_model_tensors()
+        assert all(torch.equal(saved[name], value) for name, value in bare.state_dict().items())
+
+    def test_an_evaluation_is_given_a_model_that_takes_rows_as_they_are(self):
+        seen = []
+
+        def evaluate(model):
+            with torch.no_grad():
+                seen.append(share(model(TEST[0]).argmax(1), TEST[1]))
+            return seen[-1]
+
+        assert fit(network(), TRAIN, evaluate=evaluate, **SETTINGS).test_accuracy == run(None).test_accuracy
+        assert len(seen) == 2
+
+    @pytest.mark.parametrize("features", ["equalise", "pca:dim=4", "standardise"])
+    @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+    def test_the_noise_of_a_stage_is_a_share_of_epsilon(self, features, sampling, tmp_path):
+        model = nn.Linear(4 if "pca" in features else 9, 2)
+        settings = {"sigma": None, "epsilon": 2.0, "features": features, "sampling": sampling}
+        result = run(tmp_path / "run", model=model, **settings)
+        assert 1.99 < result.epsilon <= 2.0
+        stage = parse_features(RunFolder.open(tmp_path / "run").config.features)[0]
+        assert stage.sigma is not None
+        if sampling == "poisson":
+            alone = accountant("pld").epsilon(GaussianRelease(stage.sigma, Neighbours.ADD_REMOVE), 1e-4).epsilon
+            assert 0.99 * stage.budget_share * 2 < alone <= stage.budget_share * 2
+        assert failed(verify_run(RunFolder.open(tmp_path / "run"))) == []
+
+    def test_a_stage_without_noise_needs_an_epsilon(self, tmp_path):
+        with pytest.raises(InputError, match=r"noise of equalise is not given.*equalise:sigma=16, or pass epsilon"):
+            run(tmp_path / "run", features="equalise")
+        with pytest.raises(InputError, match="delta must be given"):
+            run(tmp_path / "run", features="equalise", sigma=None, epsilon=2.0, delta=None)
+        assert not (tmp_path / "run").exists()
 
     def test_data_that_is_no_tensors_is_refused(self):
         data = torch.utils.data.Subset(torch.utils.data.TensorDataset(*TRAIN), range(100))
@@ -186,6 +241,9 @@ class TestFixedFeaturesFromPython:
             out=tmp_path / "run",
         )
         assert result.test_accuracy > 0.9
+        images, labels = self.images(100, 1)
+        with torch.no_grad():
+            assert result.test_accuracy == share(result.model(images).argmax(1), labels)
         assert result.certificate["features"]["stages"] == ["scatter"]
         assert result.certificate["features"]["released"] == []
         assert failed(verify_run(RunFolder.open(tmp_path / "run"))) == []

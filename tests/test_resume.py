@@ -65,7 +65,7 @@ def run(out: Path | None, *, model: nn.Module | None = None, **settings):
 @pytest.fixture(scope="module", autouse=True)
 def everything_is_loaded() -> None:
     """A first run imports a lot: here once, and not in every process that is forked."""
-    run(None, **{**SEEDED, "steps": 2})
+    run(None, **{**SEEDED, "steps": 2, "checkpoint_every": None})
 
 
 def child(work, *, log: Path | None = None, after=None) -> int:

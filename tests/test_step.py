@@ -99,6 +99,7 @@ EXTREME = {"large": torch.full((9,), 50.0), "nan": torch.full((9,), float("nan")
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("record", EXTREME)
+@pytest.mark.usefixtures("raw_records")
 def test_removing_a_record_moves_no_release_by_more_than_its_bound(cancer, tmp_path, rule, record):
     """Add-remove neighbours; the coins of the other records are the same, so the lots differ in that record alone."""
     data = with_last(tuple(each[:200] for each in cancer), EXTREME[record], 1)

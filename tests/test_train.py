@@ -285,7 +285,10 @@ def test_a_figure_that_is_no_bound_is_claimed_and_not_certified(tmp_path):
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e30])
 @pytest.mark.parametrize("clip", [1.0, "automatic:1", "quantile:initial=1,count_noise=10,floor=0.01,ceiling=100"])
-def test_records_that_are_not_finite_never_reach_a_parameter(bad, clip):
+@pytest.mark.parametrize("bounded", [True, False])
+def test_records_that_are_not_finite_never_reach_a_parameter(bad, clip, bounded, request):
+    if not bounded:
+        request.getfixturevalue("raw_records")
     features = FEATURES.clone()
     features[::7] = bad
     features[3, 2] = bad
@@ -293,6 +296,7 @@ def test_records_that_are_not_finite_never_reach_a_parameter(bad, clip):
     assert all(torch.isfinite(value).all() for value in values(result.model))
 
 
+@pytest.mark.usefixtures("raw_records")
 def test_records_may_all_be_bad():
     result = run(data=(torch.full_like(FEATURES, torch.nan), LABELS))
     assert all(torch.isfinite(value).all() for value in values(result.model))
@@ -509,3 +513,29 @@ def test_a_run_in_a_thread_touches_no_signal():
 
 def test_the_package_offers_fit():
     assert adadp.fit is fit
+
+
+class Ending(nn.Module):
+    """Takes sentences that end with the word 7 only."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.out = nn.Embedding(8, 4), nn.Linear(4, 2)
+
+    def forward(self, tokens):
+        if not bool((tokens[:, -1] == 7).all()):
+            raise ValueError("a sentence does not end")
+        return self.out(self.words(tokens).mean(1))
+
+
+def test_example_records_are_what_a_model_is_looked_over_with(tmp_path):
+    tokens = torch.randint(0, 7, (300, 5), generator=torch.Generator().manual_seed(1))
+    tokens[:, -1] = 7
+    labels = tokens[:, 0] % 2
+    settings = {"sigma": 1.0, "delta": 1e-5, "steps": 3, "lot_size": 50, "seed": 0}
+    with pytest.raises(InputError, match="example="):
+        fit(Ending(), (tokens, labels), **settings, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    public = (tokens[:4].clone().roll(1, 0), labels[:4])
+    assert fit(Ending(), (tokens, labels), **settings, example=public).steps == 3

@@ -9,6 +9,13 @@ from numbers import Integral, Real
 
 from adadp.errors import InputError
 
+SMALLEST_RATE, LARGEST_RATE = 1e-12, 1e6
+"""Range of a learning rate; a weight decay may be 0, and at most the same."""
+
+
+LARGEST_INPUT, LARGEST_DECLARED = 1e6, 1e12
+"""How large the numbers of a record may be if nothing is declared, and the largest range that may be declared."""
+
 
 def _real(name: str, value: object, why: str) -> float:
     """``value`` as a finite float; booleans and strings are not numbers here."""
@@ -41,6 +48,31 @@ def non_negative(name: str, value: object, *, why: str = "") -> float:
     return number
 
 
+def learning_rate(name: str, value: object) -> float:
+    """A learning rate: at least ``SMALLEST_RATE``, at most ``LARGEST_RATE``."""
+    number = positive(name, value, why="At 0 no parameter would move.")
+    if not SMALLEST_RATE <= number <= LARGEST_RATE:
+        raise InputError(
+            f"{name} must lie between {SMALLEST_RATE:g} and {LARGEST_RATE:g}, got {number:g}.",
+            why="With less no parameter would move by more than its rounding; with more the parameters would leave the "
+            "range of floating point, and the budget would be spent on nothing.",
+            fix=f"Pass {name} in that range; 0.001 to 10 is usual.",
+        )
+    return number
+
+
+def weight_decay(value: object) -> float:
+    """A weight decay: not negative, at most ``LARGEST_RATE``."""
+    number = non_negative("weight_decay", value)
+    if number > LARGEST_RATE:
+        raise InputError(
+            f"weight_decay must be at most {LARGEST_RATE:g}, got {number:g}.",
+            why="The parameters would leave the range of floating point, and the budget would be spent on nothing.",
+            fix="Pass a smaller weight_decay; 1e-6 to 0.1 is usual.",
+        )
+    return number
+
+
 def probability(name: str, value: object, *, why: str = "") -> float:
     """A number in [0, 1]."""
     number = _real(name, value, why)
@@ -60,6 +92,27 @@ def delta(value: object) -> float:
             fix="Pass a delta well below 1/N, for example 1e-5.",
         )
     return number
+
+
+def input_bound(value: object) -> tuple[float, float]:
+    """The range that the numbers of a record are brought into: B for [-B, B], a pair, or either as text ("0,255")."""
+    why = "The numbers of every record are brought into this range before the model sees them."
+    fix = "Pass a number B, which stands for -B to B, or low and high, such as 0,255."
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)):
+        parts = [parts]
+    try:
+        numbers = [float(part) if isinstance(part, str) else _real("input_bound", part, why) for part in parts]
+    except ValueError:
+        raise InputError(f"input_bound is {value!r}, which is not one or two numbers.", why=why, fix=fix) from None
+    low, high = (-numbers[0], numbers[0]) if len(numbers) == 1 else numbers if len(numbers) == 2 else (1.0, 0.0)
+    if not -LARGEST_DECLARED <= low < high <= LARGEST_DECLARED:
+        raise InputError(
+            f"input_bound is {value!r}, which is no range with low < high inside of {LARGEST_DECLARED:g}.",
+            why=why,
+            fix=fix,
+        )
+    return low, high
 
 
 def count(name: str, value: object, *, minimum: int = 1, why: str = "") -> int:

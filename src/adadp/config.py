@@ -18,6 +18,7 @@ of steps) is filled in by the plan. Names that other rooms own (data, model, met
     lot larger than records                             an error: no record can be sampled with probability above 1
     an int where a float is meant, 3.0 for a count      accepted, and kept in one spelling, so that digests agree
     ema outside of (0, 1)                               an error: it is the share an average keeps
+    lr or weight_decay beyond 1e6                       an error: no parameter would stay finite
     a NaN, an infinity, a bool as a number              an error that names the field
     an unknown key in TOML or in ``replace``            an error that names the nearest known key
 """
@@ -40,7 +41,7 @@ import tomli_w
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.schedules import OpenSchedule, ValidationDecay, parse_noise, parse_open
+from adadp.schedules import OpenSchedule, ValidationDecay, number_text, parse_noise, parse_open
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,6 +52,9 @@ OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False, "adambc": False, "rms"
 """Name of an optimizer -> whether it takes ``momentum``; ``python`` is one that a caller of ``fit`` made."""
 
 ARITHMETICS = ("fast", "exact")
+MULTIPLYING = ("sgd", "adamw", "adambc")
+"""Optimizers whose step multiplies a parameter by 1 - lr * weight_decay; the others divide what they add."""
+
 SAMPLINGS = ("poisson", "fixed", "reshuffle")
 NEIGHBOURS = ("add-remove", "replace-one", "zero-out")
 ACCOUNTANTS = ("pld", "rdp", "moments", "strong", "zcdp", "zcdp-sampled", "strong-published", "theorem1")
@@ -75,7 +79,6 @@ _POSITIVE = {
     "epsilon": "It is the privacy loss the run may spend; at 0 nothing could be learned.",
     "rho": "It is the privacy loss the run may spend; at 0 nothing could be learned.",
     "clip": "It bounds what one record contributes; at 0 nothing would be learned.",
-    "lr": "At 0 no parameter would move.",
 }
 _COUNTS = {
     "epochs": (1, ""),
@@ -103,6 +106,9 @@ class TrainConfig:
     """For data of your own: the file that declares what is public about it."""
     test_data: str | None = None
     """For data of your own: public records to measure the accuracy on."""
+    input_bound: str | None = None
+    """For arrays of your own: the range their numbers are brought into, ``5`` for [-5, 5] or ``0,255``; None is
+    [-1e6, 1e6]."""
     features: str | None = None
     """What happens to a record before the network, such as ``scatter`` or ``pca:dim=60,sigma=16``; stages are joined by
     ``+``, and ``none`` is none. None: the default for the data, or nothing where ``model`` is given."""
@@ -191,6 +197,7 @@ class TrainConfig:
         object.__setattr__(self, "tensorboard", self.tensorboard or None)
         _check_exclusive(self)
         _check_schedules(self)
+        _check_rates(self)
         _check_privacy(self)
         _check_validation(self)
         if self.momentum and self.optimizer is not None and not OPTIMIZERS[self.optimizer]:
@@ -282,6 +289,9 @@ def _names(config: TrainConfig) -> dict[str, str | int | None]:
     for name in ("model", "features", "target", "schema", "test_data", "validation_data"):
         if getattr(config, name) is not None:
             named[name] = _text(name, getattr(config, name))
+    if config.input_bound is not None:
+        low, high = checks.input_bound(config.input_bound)
+        named["input_bound"] = number_text(high) if low == -high else f"{number_text(low)},{number_text(high)}"
     for name in SCHEDULES:
         if getattr(config, name) is not None:
             named[name] = str(_schedule(name, getattr(config, name)))
@@ -321,7 +331,9 @@ def _numbers(config: TrainConfig) -> dict[str, float | int]:
         numbers["sigma"] = checks.non_negative("sigma", given["sigma"], why="It is a standard deviation.") + 0.0
     if "ema" in given:
         numbers["ema"] = _ema(given["ema"])
-    numbers["weight_decay"] = checks.non_negative("weight_decay", config.weight_decay) + 0.0  # -0.0 becomes 0.0
+    if "lr" in given:
+        numbers["lr"] = checks.learning_rate("lr", given["lr"])
+    numbers["weight_decay"] = checks.weight_decay(config.weight_decay) + 0.0  # -0.0 becomes 0.0
     momentum = checks.non_negative("momentum", config.momentum) + 0.0
     if momentum >= 1:
         raise InputError(
@@ -333,7 +345,11 @@ def _numbers(config: TrainConfig) -> dict[str, float | int]:
     if "seed" in given:
         seed = checks.count("seed", given["seed"], minimum=0, why="It seeds a random generator.")
         if seed > _LARGEST_SEED:
-            raise InputError(f"seed must be below 2^63, got {seed}.", why="Larger numbers do not survive TOML.")
+            raise InputError(
+                f"seed must be below 2^63, got {seed}.",
+                why="Larger numbers do not survive TOML.",
+                fix="Pass a smaller seed.",
+            )
         numbers["seed"] = seed
     return numbers
 
@@ -430,6 +446,25 @@ def _check_schedules(config: TrainConfig) -> None:
             f"The noise ({config.noise_schedule}), the length and the budget are all given.",
             why="Each follows from the other two.",
             fix="Leave out s0 or k in noise_schedule, or the length (epochs is then as long as the budget lasts).",
+        )
+
+
+def _check_rates(config: TrainConfig) -> None:
+    """The largest learning rate of the run, as far as it is known, and what weight decay makes of it."""
+    rate = config.lr
+    if config.lr_schedule is not None and (
+        rate is not None or not leaves_start_open("lr_schedule", config.lr_schedule)
+    ):
+        schedule = parse_open(config.lr_schedule)
+        rate = checks.learning_rate(
+            "lr_schedule", (schedule.known() if rate is None else schedule.closed(rate)).highest
+        )
+    if rate is not None and config.optimizer in MULTIPLYING and rate * config.weight_decay > 1:
+        raise InputError(
+            f"The learning rate times weight_decay is {rate * config.weight_decay:g}, above 1.",
+            why=f"A step of {config.optimizer} multiplies every parameter by 1 minus that: the parameters would change "
+            "sign in every step, and could grow without end.",
+            fix="Pass a smaller weight_decay or lr.",
         )
 
 

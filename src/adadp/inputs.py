@@ -46,11 +46,10 @@ class Inputs:
 def load_inputs(config: TrainConfig, *, own: bool) -> Inputs:
     """The records ``config.data`` names."""
     if own:
-        found = _own(load_own(config.data, target=config.target, schema=config.schema, test_data=config.test_data))
+        found = _own(_load_own(config, config.test_data))
         if config.validation_data is None:
             return found
-        other = load_own(config.data, target=config.target, schema=config.schema, test_data=config.validation_data)
-        return replace(found, validation=other.test)
+        return replace(found, validation=_load_own(config, config.validation_data).test)
     loaded = zoo.load(config.data)
     entry = loaded.description
     checksums = tuple(file.sha256 for file in entry.files)
@@ -62,6 +61,16 @@ def load_inputs(config: TrainConfig, *, own: bool) -> Inputs:
         record=entry.record,
         key=CacheKey(zoo.cache_folder(), entry.name, checksums),
         notes=(f"Data set {entry.name}, {entry.train_records} training records; checksum of its files {digest}.",),
+    )
+
+
+def _load_own(config: TrainConfig, test_data: str | None) -> OwnData:
+    return load_own(
+        config.data,
+        target=config.target,
+        schema=config.schema,
+        test_data=test_data,
+        input_bound=config.input_bound,
     )
 
 

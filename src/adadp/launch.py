@@ -10,18 +10,14 @@ import torch
 from torch import Tensor
 
 from adadp import checks
-from adadp.accounting import accountant, smallest_noise
 from adadp.config import AUTO, TrainConfig, leaves_start_open, require_delta
 from adadp.errors import InputError
-from adadp.events import GaussianRelease
 from adadp.features import (
     Progress,
-    ReleasedStage,
     Shape,
     Stage,
     extract,
     extract_both,
-    features_text,
     fixed_first,
     parse_features,
     released_stages,
@@ -32,7 +28,6 @@ from adadp.methods import AdaDp, Method, parse_method
 from adadp.owndata import is_own, private_positions
 from adadp.recipes import DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
 from adadp.runs import RunFolder
-from adadp.sampling import sampler
 from adadp.schedules import ValidationDecay, parse_noise
 from adadp.sizing import auto_lot, auto_steps
 from adadp.train import (
@@ -44,6 +39,7 @@ from adadp.train import (
     refuse_finished,
     refuse_large_delta,
     train,
+    with_release_noise,
 )
 from adadp.zoo import find
 from adadp.zoo.models import build_model
@@ -80,7 +76,7 @@ def resolved(config: TrainConfig) -> TrainConfig:
     stages = parse_features(config.features)
     if own:
         stages = _with_bounds(stages, config)
-    config = _with_release_noise(config, stages)
+    config = with_release_noise(config, stages)
     recipe = _with_defaults(recipe_for(OWN if own else config.data, config.features), method)
     return _with_recipe(_with_sizes(config, recipe), recipe)
 
@@ -244,35 +240,6 @@ def _with_defaults(recipe: Recipe, method: Method) -> Recipe:
     return recipe if own.clip is None else replace(recipe, clip=own.clip)
 
 
-def _with_release_noise(config: TrainConfig, stages: tuple[Stage, ...]) -> TrainConfig:
-    """``config`` with ``stages`` as its features, and a noise for every released one that has none."""
-    lacking = [stage for stage in released_stages(stages) if stage.sigma is None]
-    if not lacking:
-        return config.replace(features=features_text(stages)) if stages or config.features else config
-    if config.epsilon is None or config.delta is None:
-        raise InputError(
-            f"The noise of {lacking[0].name} is not given.",
-            why="Without a target epsilon nothing says how much of it is affordable.",
-            fix=f"Give it sigma, as in {lacking[0].name}:sigma=16, or pass epsilon.",
-        )
-    noisy = tuple(stage.with_noise(_noise_for(stage, config)) if stage in lacking else stage for stage in stages)
-    return config.replace(features=features_text(noisy))
-
-
-def _noise_for(stage: ReleasedStage, config: TrainConfig) -> float:
-    """The noise at which ``stage`` alone costs its share of epsilon: a short number, on the safe side."""
-    assert config.epsilon is not None
-    assert config.delta is not None
-    relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
-    found = smallest_noise(
-        lambda sigma: GaussianRelease(sigma, relation),
-        epsilon=stage.budget_share * config.epsilon,
-        delta=config.delta,
-        accountant=accountant(config.accountant),
-    )
-    return float(f"{found.value * 1.0005:.4g}")
-
-
 def start(
     config: TrainConfig,
     out: str | os.PathLike[str] | None = None,
@@ -362,12 +329,13 @@ def run_on(
         notes=inputs.notes,
         encoder=inputs.encoder,
         stages=records.released,
+        input_shape=inputs.shape,
         watch=watch,
     )
 
 
 def _refuse_own_settings(config: TrainConfig) -> None:
-    for name in ("target", "schema", "test_data", "validation_data"):
+    for name in ("target", "schema", "test_data", "validation_data", "input_bound"):
         if getattr(config, name) is not None:
             raise InputError(
                 f"{name} was given, and {config.data} is a data set of the catalogue.",

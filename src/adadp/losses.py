@@ -57,16 +57,17 @@ def find_loss(loss: str | Loss) -> Loss:
     return LOSSES[loss]
 
 
-def classes_of(model: nn.Module, loss: Loss, example: Sequence[Any]) -> int | None:
-    """How many classes ``model`` tells apart, if ``loss`` is for classes; looks at no value of ``example``.
+def classes_of(model: nn.Module, loss: Loss, like: Sequence[Any], public: Sequence[Any] | None = None) -> int | None:
+    """How many classes ``model`` tells apart, if ``loss`` is for classes.
 
-    ``example`` is a batch of (features, labels), of which only shapes and dtypes are used.
+    ``like`` is a batch of (features, labels), of which only shapes and dtypes are used: the model is given zeros, or
+    the features of ``public`` records.
     """
     if loss is binary_cross_entropy:
         return 2
     if loss is not cross_entropy:
         return None
-    if len(example) != 2 or not all(isinstance(part, Tensor) for part in example):
+    if len(like) != 2 or not all(isinstance(part, Tensor) for part in like):
         raise InputError(
             "The loss cross-entropy takes records of two tensors, features and labels.",
             fix="Pass data as (features, labels), or a loss function of your own that takes what a record holds.",
@@ -74,12 +75,13 @@ def classes_of(model: nn.Module, loss: Loss, example: Sequence[Any]) -> int | No
     modes = [(module, module.training) for module in model.modules()]
     try:
         with torch.no_grad():
-            scores = model.eval()(torch.zeros_like(example[0]))
+            scores = model.eval()(torch.zeros_like(like[0]) if public is None else public[0])
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise InputError(
             f"The model cannot read the records: {error}",
-            why=f"A batch of one record has shape {tuple(example[0].shape)}, dtype {example[0].dtype}.",
-            fix="Give the model the input shape and dtype the records have.",
+            why=f"A batch of one record has shape {tuple(like[0].shape)}, dtype {like[0].dtype}.",
+            fix="Give the model the input shape and dtype the records have. If it cannot read zeros, pass example= "
+            "with a few public records that it can read.",
         ) from error
     finally:
         for module, training in modes:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from adadp import zoo
 from adadp.config import TrainConfig
 from adadp.errors import InputError, RunError
-from adadp.features import Shape, parse_features, whole_module
+from adadp.features import Shape, WithFeatures, parse_features, raw_bound, whole_module
 from adadp.inputs import load_inputs
 from adadp.owndata import Encoder, array_features, encoder_from_json, is_own, own_path
 from adadp.runs import RunFolder
@@ -26,7 +26,8 @@ _AT_ONCE = 256
 class TrainedModel:
     """What a run has trained. ``model`` takes records as they come from the data and gives one score per class.
 
-    It is a plain ``torch.nn.Module``: the frozen features, then the network.
+    It is a plain ``torch.nn.Module``: numbers are brought into their range, then come the frozen features, then the
+    network.
     """
 
     model: nn.Module
@@ -81,11 +82,13 @@ def load_model(out: str | os.PathLike[str]) -> TrainedModel:
     if "python" in (config.data, config.model):
         raise InputError(
             "The network of this run is an object of Python, which has no name.",
-            fix=f"Build it, and call network.load_state_dict(safetensors.torch.load_file('{folder.model_path}')).",
+            fix=f"Build it, and call network.load_state_dict(safetensors.torch.load_file('{folder.model_path}')). "
+            "Its features, if it has any, are adadp.features.whole_module(stages, shape, folder.load_features()).",
         )
     encoder = _encoder(folder)
     shape, names = _shape_and_classes(config, encoder)
-    features, after = whole_module(parse_features(config.features), shape, folder.load_features())
+    stages = parse_features(config.features)
+    features, after = whole_module(stages, shape, folder.load_features())
     assert config.model is not None
     network = build_model(config.model, input_shape=after, classes=len(names), seed=0)
     try:
@@ -95,7 +98,7 @@ def load_model(out: str | os.PathLike[str]) -> TrainedModel:
             f"The parameters in {folder.model_path} do not fit the network {config.model}: {error}",
             fix="Use the code of the network the run was trained with.",
         ) from error
-    whole = nn.Sequential(features, network).requires_grad_(False).eval()
+    whole = WithFeatures(raw_bound(stages, config.input_bound), features, network).requires_grad_(False).eval()
     return TrainedModel(whole, network, shape, names, certificate, config, encoder)
 
 

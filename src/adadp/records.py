@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from adadp.errors import InputError
+from adadp.input_bound import InputBound
 
 Data = Tensor | Sequence[Any] | dict[str, Any] | Dataset[Any]
 """Tensors with the records in dimension 0 (one, or a tuple, list or dict of them), or a data set with a length."""
@@ -19,7 +20,9 @@ Data = Tensor | Sequence[Any] | dict[str, Any] | Dataset[Any]
 class Records:
     """Records by index, gathered into batches on ``device``. What it holds is sensitive, its shapes and length are not.
 
-    ``dtype`` is that of the model. Numbers in float64, which is what numpy makes, are given to it as ``dtype``.
+    ``dtype`` is that of the model. Numbers in float64, which is what numpy makes, are given to it as ``dtype``. Every
+    floating-point number is brought into ``bound``, a public range; where a record has several parts, the last one is
+    its label and is brought into the default range instead.
 
     ==========================================  =====================================================================
     one tensor                                  a batch is a tuple with that tensor's rows
@@ -35,7 +38,16 @@ class Records:
     ==========================================  =====================================================================
     """
 
-    def __init__(self, data: Data, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        data: Data,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        bound: InputBound | None = None,
+    ) -> None:
+        self.bound = InputBound() if bound is None else bound
+        """The range of the numbers of a record, in a sentence by its ``describe``."""
+        self._label_bound = InputBound()
         self._device = torch.device(device)
         self._dtype = dtype
         self._tensors: tuple[Any, ...] | None = None
@@ -67,10 +79,19 @@ class Records:
     def batch(self, indices: Tensor) -> tuple[Any, ...]:
         """The records at ``indices``, on the device. Sensitive."""
         if self._tensors is not None:
-            return tuple(tree_map(lambda leaf: placed(_rows(leaf, indices), self._device, self._dtype), self._tensors))
-        collated = _collated([self._dataset[int(index)] for index in indices])
-        batch = tuple(collated) if isinstance(collated, (tuple, list)) else (collated,)
-        return tuple(tree_map(lambda leaf: placed(leaf, self._device, self._dtype), batch))
+            batch = tuple(tree_map(lambda leaf: _rows(leaf, indices), self._tensors))
+        else:
+            collated = _collated([self._dataset[int(index)] for index in indices])
+            batch = tuple(collated) if isinstance(collated, (tuple, list)) else (collated,)
+        *inputs, last = batch
+        return (
+            *(self._placed(part, self.bound) for part in inputs),
+            self._placed(last, self._label_bound if inputs else self.bound),
+        )
+
+    def _placed(self, part: Any, bound: InputBound) -> Any:
+        """``part`` of a batch, which was gathered for it and may be changed."""
+        return tree_map(lambda leaf: bound.bring_in(placed(leaf, self._device, self._dtype)), part)
 
     def example(self) -> tuple[Any, ...]:
         """A batch of one record, for its shapes and dtypes only."""

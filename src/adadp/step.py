@@ -51,6 +51,9 @@ class PrivateGradients:
     reproducible and not secure. ``chunk_size`` is how many records are processed at once at most, up to 1024: the
     result does not depend on it beyond rounding. ``mechanism`` is for audits that watch the releases.
 
+    ``example`` are two or more public records, in the form of ``data``, that the model is looked over with in place of
+    made-up ones; some models take sensible input only.
+
     ``arithmetic`` is how the sum of a lot is computed. ``fast``: in batches whose size is public, every record in a
     secret random row; what rounding can do is allowed for, as it was measured. ``exact``: record by record and in whole
     numbers, many times as slow, so that what one record can move the sum by is proved. docs/arithmetic.md has both.
@@ -79,7 +82,7 @@ class PrivateGradients:
         mechanism: GaussianMechanism | None = None,
         allow_nonprivate: bool = False,
         arithmetic: str = "fast",
-        example: Data | None = None,
+        example: Data | Records | None = None,
     ) -> None:
         method = DpSgd() if method is None else method
         if method.not_private is not None and not allow_nonprivate:
@@ -98,10 +101,10 @@ class PrivateGradients:
         """How many steps were released; the next ``release`` is for this step, counted from 0."""
         self._records = data if isinstance(data, Records) else Records(data, first.device, first.dtype)
         self.lots = Lots(plan.timetable.for_records(len(self._records)), self.source)
-        own = None if example is None else Records(example, first.device, first.dtype)
-        self._engine = GradientEngine(
-            model, loss, self._records.example(), example=None if own is None else own.batch(torch.arange(len(own)))
-        )
+        if example is not None and not isinstance(example, Records):
+            example = Records(example, first.device, first.dtype, self._records.bound)
+        public = None if example is None else example.batch(torch.arange(len(example)))
+        self._engine = GradientEngine(model, loss, self._records.example(), example=public)
         self._exact = self._exact_sums(arithmetic, method)
         self.query = method.query(self._engine, plan.clip, plan.lot_size)
         self.gradient_deviations: Deviations | None = None

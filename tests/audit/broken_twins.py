@@ -25,7 +25,8 @@ class RealisedLot(DpSgd):
 
 class _RealisedLot(ClippedSum):
     def ask(self, capture):
-        return super().ask(capture) | {"records": capture.records}
+        drawn = capture.records - int(capture.padding.sum())
+        return super().ask(capture) | {"records": drawn}
 
     def settle(self, total):
         self.lot_size = 1 if total is None else total.pop("records")

@@ -295,7 +295,7 @@ def test_a_seeded_run_that_was_killed_ends_bit_for_bit_as_if_nothing_had_happene
 def test_a_run_that_failed_at_a_choice_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch):
     """The gradient of that step is out, and not in the model: it must not be skipped."""
     asked = SETTINGS | {"seed": 4, "checkpoint_every": 4}
-    whole = fit(network(), DATA, **asked)
+    whole = fit(network(), DATA, **asked, out=tmp_path / "whole")
     choices = []
 
     def fails(*arguments, **options):

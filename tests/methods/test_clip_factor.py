@@ -143,6 +143,7 @@ def test_a_broken_twin_is_caught(tmp_path, monkeypatch, rule, method, twin):
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "reshuffle"])
+@pytest.mark.usefixtures("raw_records")
 def test_other_samplings_keep_the_bound_too(tmp_path, sampling):
     plan = plan_of("flat:0.5", sampling)
     data = records(SIZE)

@@ -529,6 +529,7 @@ def test_the_private_method_passes_the_same_look(tmp_path):
     assert (private.release()["0.weight"][:, 8] != 0).all()
 
 
+@pytest.mark.usefixtures("raw_records")
 def test_a_record_that_is_not_finite_contributes_nothing_to_what_was_published(tmp_path):
     data, found = numbers(), []
     data[0][-1] = math.nan

@@ -342,6 +342,7 @@ def test_an_empty_lot_releases_noise_alone(tmp_path, clip):
 
 
 @pytest.mark.parametrize("square", ["mean-of-squares", "square-of-mean"])
+@pytest.mark.usefixtures("raw_records")
 def test_a_record_that_is_not_finite_contributes_nothing(tmp_path, square):
     data = only_one_record_has_it()
     data[0][-1] = math.nan
@@ -354,6 +355,7 @@ def test_a_record_that_is_not_finite_contributes_nothing(tmp_path, square):
     assert found[0].isfinite().all()
 
 
+@pytest.mark.usefixtures("raw_records")
 def test_squares_beyond_the_largest_number_stay_finite(tmp_path):
     """Each record's squared norm fits a float32, and the sum of their squares does not."""
     x = torch.full((80, 9), 4e18)

@@ -28,6 +28,10 @@ def config_options(command: _Command) -> _Command:
             click.option("--schema", help="For data of your own: what is public about it (adadp data schema)."),
             click.option("--test-data", help="For data of your own: public records for the accuracy."),
             click.option(
+                "--input-bound",
+                help="For npz: numbers are brought into [-B, B], or into LOW,HIGH.  [default: 1e6]",
+            ),
+            click.option(
                 "--features",
                 help="Before the network: none, scatter, pca:dim=60, conv-cifar100, efficientnet-lite0:size=128; "
                 "joined by +.  [default: by data; none if --model is given]",

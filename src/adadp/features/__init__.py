@@ -1,7 +1,7 @@
 """What runs before the network: fixed transforms, layers trained on public data, and projections released privately."""
 
 from adadp.features.base import FixedStage, ReleasedStage, Shape, Stage
-from adadp.features.chain import stage_module, statement, tensors_of, whole_module
+from adadp.features.chain import WithFeatures, raw_bound, stage_module, statement, tensors_of, whole_module
 from adadp.features.extraction import CacheKey, Progress, computed, extract, extract_both
 from adadp.features.text import NONE, STAGES, features_text, fixed_first, parse_features, released_stages
 
@@ -14,12 +14,14 @@ __all__ = [
     "ReleasedStage",
     "Shape",
     "Stage",
+    "WithFeatures",
     "computed",
     "extract",
     "extract_both",
     "features_text",
     "fixed_first",
     "parse_features",
+    "raw_bound",
     "released_stages",
     "stage_module",
     "statement",

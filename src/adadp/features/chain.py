@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from adadp.errors import InputError
 from adadp.features.base import FixedStage, ReleasedStage, Shape, Stage
+from adadp.features.bounds import Bounds
+from adadp.input_bound import InputBound
 
 
 def stage_module(stage: Stage, shape: Shape, learned: Mapping[str, Tensor]) -> nn.Module:
@@ -41,6 +43,39 @@ def whole_module(stages: tuple[Stage, ...], shape: Shape, learned: Mapping[str, 
         modules.append(stage_module(stage, shape, mine))
         shape = after
     return nn.Sequential(*modules).requires_grad_(False).eval(), shape
+
+
+class WithFeatures(nn.Module):
+    """A network behind the features it was trained on: it takes records as they come from the data.
+
+    What else the network takes beside the values of a record is given to it as it is.
+    """
+
+    def __init__(self, bound: nn.Module, features: nn.Module, network: nn.Module) -> None:
+        super().__init__()
+        self.bound, self.features, self.network = bound, features, network
+
+    def train(self, mode: bool = True) -> WithFeatures:
+        """Put the network into this mode; the features are frozen and stay as they are."""
+        super().train(mode)
+        self.features.eval()
+        return self
+
+    def forward(self, values: Tensor, *others: Any) -> Any:
+        return self.network(self.features(self.bound(values)), *others)
+
+
+def raw_bound(stages: tuple[Stage, ...], declared: object) -> nn.Module:
+    """What brings records into their range before ``stages``; the stage ``bounds`` takes raw values of any size."""
+    if stages and isinstance(stages[0], Bounds):
+        if declared is not None:
+            raise InputError(
+                "input_bound is given together with the features bounds.",
+                why="These find the ranges of the columns by themselves.",
+                fix="Leave one of them out.",
+            )
+        return nn.Identity()
+    return InputBound.of(declared)
 
 
 def tensors_of(learned: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 x                                         becomes
 ========================================  =========================================================================
 uint8                                     divided by 255, the public range of a byte
-other numbers, true and false             kept as they are
+other numbers, true and false             kept, within the declared range
 NaN, infinite, beyond float32             an error with the record
 one dimension, none, no records           an error: the first dimension counts the records
 text, objects, complex numbers            an error; objects would need pickle, which runs what it reads
@@ -33,7 +33,9 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adadp import checks
 from adadp.errors import InputError
+from adadp.input_bound import InputBound
 from adadp.owndata.base import Encoder, Path
 from adadp.owndata.schema import as_names
 
@@ -45,11 +47,15 @@ PIXEL = 255.0
 @final
 @dataclass(frozen=True)
 class ArrayEncoder(Encoder):
-    """Arrays of records of one shape; ``pixels`` says that they are bytes, divided by 255."""
+    """Arrays of records of one shape; ``pixels`` says that they are bytes, divided by 255.
+
+    ``bound`` is a public range that all numbers are brought into, in training and in prediction alike.
+    """
 
     record_shape: tuple[int, ...]
     pixels: bool
     class_names: tuple[str, ...]
+    bound: tuple[float, float] = (-checks.LARGEST_INPUT, checks.LARGEST_INPUT)
     kind: ClassVar[str] = "npz"
 
     @property
@@ -87,7 +93,10 @@ class ArrayEncoder(Encoder):
                 why="Such a record has no gradient.",
                 fix="Correct or remove it.",
             )
-        return torch.from_numpy(floats / np.float32(PIXEL) if self.pixels else floats)
+        inside: Tensor = InputBound(*self.bound)(
+            torch.from_numpy(floats / np.float32(PIXEL) if self.pixels else floats)
+        )
+        return inside
 
     def _labels(self, path: Path, name: str, labels: NDArray[Any], *, records: int) -> Tensor:
         if labels.shape != (records,) or labels.dtype.kind not in "iu":
@@ -108,7 +117,13 @@ class ArrayEncoder(Encoder):
         return torch.from_numpy(labels.astype(np.int64))
 
     def as_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "shape": list(self.shape), "pixels": self.pixels, "classes": list(self.class_names)}
+        return {
+            "kind": self.kind,
+            "shape": list(self.shape),
+            "pixels": self.pixels,
+            "classes": list(self.class_names),
+            "bound": list(self.bound),
+        }
 
 
 def array_features(path: Path, shape: tuple[int, ...]) -> Tensor:

@@ -16,6 +16,7 @@ What is not promised
     a table without target or classes                  an error
     target and another target.column in the schema     an error: they mean two things
     target for arrays or images                        an error: those have no columns
+    input_bound for a table or images                  an error: columns and pixels have a range already
     test data of another kind                          an error
     the training data as test data                     an error: accuracy on it would be an unpaid release
     test data, and x_test or DIR/test too              an error: it is not known which is meant
@@ -29,7 +30,9 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
+from adadp import checks
 from adadp.errors import InputError
+from adadp.input_bound import InputBound
 from adadp.owndata import tabular
 from adadp.owndata.arrays import ArrayEncoder, check_features, declared_classes, read_arrays
 from adadp.owndata.base import Encoder, Path
@@ -47,17 +50,33 @@ def is_own(data: str) -> bool:
 
 
 def load_own(
-    data: str, *, target: str | None = None, schema: Path | None = None, test_data: str | None = None
+    data: str,
+    *,
+    target: str | None = None,
+    schema: Path | None = None,
+    test_data: str | None = None,
+    input_bound: object = None,
 ) -> OwnData:
-    """The user's own ``data``, ``KIND:PATH``, every cell of it checked; ``test_data``, of the same kind, is public."""
+    """The user's own ``data``, ``KIND:PATH``, every cell of it checked; ``test_data``, of the same kind, is public.
+
+    ``input_bound`` is the range that the numbers of arrays are brought into: B for [-B, B], or (low, high).
+    """
     kind, path = _split(data)
     test_path = _test_path(test_data, kind, path)
     if target is not None and kind != "table":
         raise InputError(f"{data} has no columns, so target means nothing.", fix="Leave target out.")
+    if input_bound is not None and kind != "npz":
+        raise InputError(
+            f"input_bound was given, and {data} needs none.",
+            why="It would be ignored: columns have the low and high of the schema, and pixels lie between 0 and 1.",
+            fix="Leave it out; for a table, write low and high into the schema.",
+        )
     if kind == "table":
         return _load_table(path, test_path, _table_schema(path, target, schema))
     declared = (load_schema(schema) if schema is not None else Schema()).for_kind(kind)
-    return (_load_arrays if kind == "npz" else _load_images)(path, test_path, declared)
+    if kind == "images":
+        return _load_images(path, test_path, declared)
+    return _load_arrays(path, test_path, declared, InputBound.of(input_bound))
 
 
 def own_path(source: Path, kind: str) -> FilePath:
@@ -83,7 +102,8 @@ def encoder_from_json(values: Mapping[str, Any]) -> Encoder:
             columns = parse_schema({"columns": dict(values["columns"])}).columns
             return TableEncoder(columns, values["target"], classes, values["delimiter"])
         if values["kind"] == "npz":
-            return ArrayEncoder(tuple(values["shape"]), values["pixels"], classes)
+            low, high = values.get("bound", (-checks.LARGEST_INPUT, checks.LARGEST_INPUT))  # none in older files
+            return ArrayEncoder(tuple(values["shape"]), values["pixels"], classes, (low, high))
         if values["kind"] == "images":
             height, width = values["size"]
             return ImageEncoder((height, width), values["mode"], classes, values["resize"], values["convert"])
@@ -107,11 +127,11 @@ def _load_table(path: FilePath, test_path: FilePath | None, schema: Schema) -> O
     )
 
 
-def _load_arrays(path: FilePath, test_path: FilePath | None, schema: Schema) -> OwnData:
+def _load_arrays(path: FilePath, test_path: FilePath | None, schema: Schema, bound: InputBound) -> OwnData:
     arrays = read_arrays(path, ("x", "y"), ("classes", "x_test", "y_test"))
     classes = declared_classes(path, arrays, schema.classes)
     x = check_features(path, "x", arrays["x"])
-    encoder = ArrayEncoder(x.shape[1:], x.dtype == "uint8", classes)
+    encoder = ArrayEncoder(x.shape[1:], x.dtype == "uint8", classes, (bound.low, bound.high))
     inside = [name for name in ("x_test", "y_test") if name in arrays]
     if len(inside) == 1:
         raise InputError(f"{path} has {inside[0]} alone.", fix="Save both x_test and y_test, or neither.")
@@ -125,7 +145,8 @@ def _load_arrays(path: FilePath, test_path: FilePath | None, schema: Schema) -> 
         disclosed=(f"The shape {encoder.shape} and the type {x.dtype} of a record of {path.name}.",),
         public=(
             f"The classes are declared: {', '.join(classes)}.",
-            "Bytes are divided by 255." if encoder.pixels else "Features are used as they are in the file.",
+            *(["Bytes are divided by 255."] if encoder.pixels else []),
+            f"Every number of a record was brought into [{bound.low:g}, {bound.high:g}]; NaN and infinity are refused.",
         ),
         encoder=encoder,
     )

@@ -12,6 +12,7 @@ from adadp.schedules.shapes import (
     StepDecay,
     TimeDecay,
     Uniform,
+    number_text,
     tabulated,
 )
 from adadp.schedules.text import SHAPES, OpenSchedule, parse_noise, parse_open, parse_schedule
@@ -28,6 +29,7 @@ __all__ = [
     "TimeDecay",
     "Uniform",
     "ValidationDecay",
+    "number_text",
     "parse_noise",
     "parse_open",
     "parse_schedule",

@@ -70,7 +70,8 @@ class Schedule(ABC):
         if not 0 < value < math.inf:
             raise InputError(
                 f"The schedule {self} gives {value:g} at epoch {epoch}.",
-                why="A noise multiplier of 0 would release the data without noise.",
+                why="A noise multiplier of 0 would release the data without noise; a learning rate or clip bound of 0 "
+                "would end the training.",
                 fix="Stop earlier, let it decay more slowly, or use a shape with an end value (poly).",
             )
         return value
@@ -84,6 +85,11 @@ class Schedule(ABC):
         """The same shape times ``factor`` > 0 at every epoch."""
         factor = checks.positive("factor", factor, why="A schedule stays positive.")
         return replace(self, **{name: factor * getattr(self, name) for name in self._sizes})
+
+    @property
+    def highest(self) -> float:
+        """No value of the schedule is larger."""
+        return max(float(getattr(self, name)) for name in self._sizes)
 
     @final
     def values(self, epochs: int) -> list[float]:
@@ -232,6 +238,11 @@ class Piecewise(Schedule):
         """The same shape times ``factor`` > 0 at every epoch."""
         factor = checks.positive("factor", factor, why="A schedule stays positive.")
         return replace(self, points=tuple((epoch, factor * value) for epoch, value in self.points))
+
+    @property
+    def highest(self) -> float:
+        """No value of the schedule is larger."""
+        return max(value for _, value in self.points)
 
     def __str__(self) -> str:
         pieces = [f"{epoch}={number_text(value)}" for epoch, value in self.points]

@@ -7,12 +7,12 @@ optimizers.py by name, or made by the caller.                       stopping.py 
 verify.py a finished run checked against itself.                    result.py what comes out.
 looks.py noise that follows validation records.                     searched.py what a search among settings was.
 preparing.py features that are released before the first step.      averaging.py an average of the weights.
-boards.py a run on TensorBoard.
+boards.py a run on TensorBoard.                                     rehearsal.py what is tried before the first charge.
 """
 
 from adadp.train.boards import check_board
 from adadp.train.fitting import fit
-from adadp.train.planning import decay_of, plan_of, refuse_large_delta
+from adadp.train.planning import decay_of, plan_of, refuse_large_delta, with_release_noise
 from adadp.train.result import Status, TrainResult
 from adadp.train.session import refuse_finished, train
 from adadp.train.verify import Check, verify_run
@@ -29,4 +29,5 @@ __all__ = [
     "refuse_large_delta",
     "train",
     "verify_run",
+    "with_release_noise",
 ]

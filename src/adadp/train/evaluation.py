@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from adadp.errors import InputError
+from adadp.input_bound import InputBound
 from adadp.losses import Loss, binary_cross_entropy, check_labels, cross_entropy
 from adadp.records import placed
 
@@ -37,6 +38,7 @@ class LabelledRecords:
     classes: int
     device: torch.device
     dtype: torch.dtype | None
+    bound: InputBound
 
     def __call__(self, model: nn.Module) -> float:
         right = self._total(model, lambda found, labels: (found == labels).sum())
@@ -68,7 +70,7 @@ class LabelledRecords:
         parts = (torch.split(part, _AT_ONCE) for part in (self.features, self.labels))
         with _evaluating(model), torch.no_grad():
             for features, labels in zip(*parts, strict=True):
-                scores = model(placed(features, self.device, self.dtype))
+                scores = model(self.bound(placed(features, self.device, self.dtype)))
                 found = scores.argmax(1) if self.loss is cross_entropy else (scores > 0).long()
                 total = total + of(found.cpu().reshape(labels.shape).flatten(), labels.cpu().flatten())
         return total
@@ -80,9 +82,15 @@ def share_right(confusion: Confusion) -> float:
 
 
 def accuracy_on(
-    test: tuple[Tensor, Tensor], loss: Loss, classes: int | None, device: torch.device, dtype: torch.dtype | None
+    test: tuple[Tensor, Tensor],
+    loss: Loss,
+    classes: int | None,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    *,
+    bound: InputBound | None = None,
 ) -> LabelledRecords:
-    """The share of ``test`` a classifier gets right, for the losses that train one.
+    """The share of ``test`` a classifier gets right, for the losses that train one; within ``bound``, as in training.
 
     ==============================================  ==================================================================
     a loss that trains no classifier                ``InputError``: pass ``evaluate`` in place of ``test``
@@ -95,13 +103,9 @@ def accuracy_on(
             "Accuracy on test data is known for cross-entropy losses only.",
             fix="Pass evaluate=, a function of the model that returns a number, in place of test.",
         )
-    if not _is_pair(test):
-        raise InputError(
-            "The test data must be a pair of tensors, features and class numbers, of the same length above 0.",
-            fix="Pass test=(features, labels), or evaluate=, a function of the model.",
-        )
+    check_pair(test, "test")
     check_labels(test[1], classes, "test")
-    return LabelledRecords(test[0], test[1], loss, classes, device, dtype)
+    return LabelledRecords(test[0], test[1], loss, classes, device, dtype, InputBound() if bound is None else bound)
 
 
 def guarded(evaluate: Evaluate) -> Evaluate:
@@ -129,6 +133,16 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def check_pair(records: object, name: str) -> None:
+    """Refuse ``records`` (the argument ``name``) that are no features and labels."""
+    if not _is_pair(records):
+        other = ", or evaluate=, a function of the model" if name == "test" else ""
+        raise InputError(
+            f"The {name} data must be a pair of tensors, features and class numbers, of the same length above 0.",
+            fix=f"Pass {name}=(features, labels){other}.",
+        )
 
 
 def _is_pair(test: object) -> bool:

@@ -9,16 +9,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from adadp import checks
 from adadp.clipping import ClipRule, Flat
 from adadp.config import TrainConfig, leaves_start_open
 from adadp.errors import InputError
-from adadp.features import extract, extract_both, fixed_first, parse_features
+from adadp.features import extract, fixed_first, parse_features, raw_bound, released_stages
+from adadp.input_bound import InputBound
 from adadp.losses import Loss
 from adadp.methods import Method, parse_method
 from adadp.records import Data
 from adadp.schedules import Schedule, tabulated
-from adadp.train.evaluation import Evaluate
+from adadp.train.evaluation import Evaluate, check_pair
 from adadp.train.optimizers import MakeOptimizer
+from adadp.train.planning import with_release_noise
 from adadp.train.result import TrainResult
 from adadp.train.run import Watch
 from adadp.train.session import tensors_of_data, train
@@ -42,6 +45,7 @@ def fit(
     epochs: int | str | None = None,
     steps: int | None = None,
     lot_size: int | OverEpochs,
+    input_bound: float | tuple[float, float] | None = None,
     features: str | None = None,
     clip: float | str | ClipRule = 1.0,
     clip_schedule: OverEpochs | None = None,
@@ -52,6 +56,7 @@ def fit(
     weight_decay: float = 0.0,
     ema: float | None = None,
     loss: str | Loss = "cross-entropy",
+    example: Data | None = None,
     test: tuple[Tensor, Tensor] | None = None,
     evaluate: Evaluate | None = None,
     validation: tuple[Tensor, Tensor] | int | None = None,
@@ -79,7 +84,17 @@ def fit(
     ``loss(model, *batch)`` that returns one number per record. ``lot_size`` has no default: with ``sigma``, and for how
     well a model learns, it matters more than any other number. ``clip`` is the l2 bound of one record's gradient or a
     clip rule. ``features`` is what happens to the first tensor of
-    ``data`` (and of ``test``) before the model sees it, such as ``scatter`` or ``pca:dim=60,sigma=16``.
+    ``data`` (and of ``test``) before the model sees it, such as ``scatter`` or ``pca:dim=60,sigma=16``; without sigma
+    its noise is a share of ``epsilon``. The ``model`` of the result takes records as they are in ``data``, and its
+    ``network`` is ``model``.
+
+    Every floating-point number of a record is brought into ``input_bound``, B for [-B, B] or (low, high), before the
+    model sees it, and NaN becomes the middle of it: in training, on ``test``, and in the ``model`` of the result. It is
+    public: choose it from what the numbers mean. Without one it is [-1e6, 1e6]. Labels, the last part of ``data``, are
+    brought into [-1e6, 1e6] in any case.
+
+    Before it sees a record of ``data``, the model is looked over with made-up records. ``example`` are two or more
+    public records to take instead, in the form of ``data``, for models that only take sensible ones.
 
     ``noise_schedule``, ``clip_schedule``, ``lr`` and ``lot_size`` may change over the epochs: a schedule, its text like
     ``exp:k=0.1``, or any function of the epoch, which is asked once for each of ``epochs`` epochs. The noise is scaled
@@ -103,6 +118,15 @@ def fit(
     is also written for TensorBoard.
     """
     make = None if isinstance(optimizer, str) else optimizer
+    _check_objects(make=make, evaluate=evaluate, watch=watch, out=out, resume=resume)
+    _refuse_ignored("evaluate_every", evaluate_every, "nothing is evaluated", "test or evaluate", test, evaluate)
+    if example is not None and features is not None:
+        raise InputError(
+            "example is given together with features.",
+            why="The model sees features, and any number is a sensible one.",
+            fix="Leave example out.",
+        )
+    _refuse_ignored("checkpoint_every", checkpoint_every, "nothing is saved", "out", out)
     if make is not None and weight_decay:
         raise InputError(
             "weight_decay is given together with an optimizer of your own.",
@@ -110,7 +134,7 @@ def fit(
             fix="Give it to the optimizer you make.",
         )
     rule = None if isinstance(clip, Real) else str(clip)
-    clips = _over_epochs("clip_schedule", clip_schedule, epochs)[1]
+    clips = _schedule("clip_schedule", clip_schedule, epochs, plain="clip")
     if isinstance(clip, Real) and clips is not None and not leaves_start_open("clip_schedule", clips):
         rule = str(Flat(float(clip)))  # a schedule with numbers of its own is a factor beside a rule
     own = parse_method(str(method)).defaults
@@ -120,17 +144,18 @@ def fit(
     kept = validation if isinstance(validation, int) else None
     config = TrainConfig(
         data="python",
+        input_bound=input_bound,  # type: ignore[arg-type]  # kept as text
         features=features,
         model="python",
         method=str(method),
         epsilon=epsilon,
         rho=rho,
         sigma=sigma,
-        noise_schedule=_over_epochs("noise_schedule", noise_schedule, epochs)[1],
+        noise_schedule=_schedule("noise_schedule", noise_schedule, epochs, plain="sigma"),
         delta=delta,
         epochs=epochs,
         steps=steps,
-        lot=lot,
+        lot=lot if lot is None else checks.count("lot_size", lot),
         lot_schedule=lot_schedule,
         clip=None if rule else clip,  # type: ignore[arg-type]  # a number: a rule is text here
         clip_schedule=clips,
@@ -151,20 +176,33 @@ def fit(
         device=device,
         validation=kept,
         validation_public=validation_public,
-        records=public_records,
+        records=public_records if public_records is None else checks.count("public_records", public_records),
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
         tensorboard=tensorboard,
         searched=searched,
         allow_nonprivate=allow_nonprivate,
     )
-    fixed, released = fixed_first(parse_features(features))
+    stages = parse_features(features)
+    if any(stage.sigma is None for stage in released_stages(stages)):
+        config = with_release_noise(config, stages)
+        stages = parse_features(config.features)
+    fixed, released = fixed_first(stages)
+    bound = raw_bound(stages, config.input_bound)
     looked_at = None if isinstance(validation, int) else validation
-    if fixed:
+    shape = None
+    if stages:
+        values, *others = tensors_of_data(data)
+        shape = tuple(values.shape[1:])
         alone = config.arithmetic == "exact"
-        data, test = extract_both(fixed, tensors_of_data(data), test, device=device, alone=alone)
-        if looked_at is not None:
-            looked_at = (extract(fixed, looked_at[0], part="validation", device=device), looked_at[1])
+        data = (extract(fixed, bound(values), part="train", device=device, alone=alone), *others)
+        for name, each in (("test", test), ("validation", looked_at)):
+            if each is not None:
+                check_pair(each, name)
+        test, looked_at = (
+            None if each is None else (extract(fixed, bound(each[0]), part="test", device=device), each[1])
+            for each in (test, looked_at)
+        )
     return train(
         model,
         data,
@@ -176,9 +214,52 @@ def fit(
         evaluate=evaluate,
         out=out,
         resume=resume,
+        notes=[bound.describe()] if isinstance(bound, InputBound) else [],
         stages=released,
+        example=example,
+        input_shape=shape,
         watch=watch,
     )
+
+
+def _check_objects(*, make: object, evaluate: object, watch: object, out: object, resume: object) -> None:
+    """What is no setting but an object: found now, not when it is used."""
+    functions = {
+        "optimizer": (
+            make,
+            "a name, or a function that makes one: lambda parameters: torch.optim.SGD(parameters, 0.1)",
+        ),
+        "evaluate": (evaluate, "a function of the model that returns a number"),
+        "watch": (watch, "a function of the status of the run"),
+    }
+    for name, (value, wanted) in functions.items():
+        if value is not None and not callable(value):
+            raise InputError(f"{name} is {value!r}, which cannot be called.", fix=f"Pass {wanted}.")
+    if out is not None and not isinstance(out, (str, os.PathLike)):
+        raise InputError(f"out is {out!r}, which is no path.", fix="Pass the folder for the run, or leave it out.")
+    if not isinstance(resume, bool):
+        raise InputError(f"resume must be true or false, got {resume!r}.", fix="Pass it as a bool; the folder is out.")
+
+
+def _refuse_ignored(name: str, value: object, lacking: str, needed: str, *given: object) -> None:
+    if value is not None and all(each is None for each in given):
+        raise InputError(
+            f"{name} is given, and {lacking}.",
+            why="It would be ignored.",
+            fix=f"Pass {needed}, or leave it out.",
+        )
+
+
+def _schedule(name: str, value: OverEpochs | None, epochs: int | str | None, *, plain: str) -> str | None:
+    """A schedule as its text; a number is the setting ``plain``, and no schedule."""
+    if isinstance(value, Real):
+        raise InputError(
+            f"{name} is {value!r}, a number.",
+            why=f"It says how {plain} changes over the epochs.",
+            fix=f"Pass {plain}={value!r} for a constant, or a schedule: its text like exp:k=0.1, or a function of the "
+            "epoch.",
+        )
+    return _over_epochs(name, value, epochs)[1]
 
 
 def _over_epochs(name: str, value: float | OverEpochs | None, epochs: int | str | None) -> tuple[Any, str | None]:

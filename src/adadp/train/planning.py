@@ -15,15 +15,25 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from adadp.accounting import EpsilonTarget, Filter, RdpFilter, RhoTarget, Target, ZcdpFilter, accountant
+from adadp.accounting import (
+    EpsilonTarget,
+    Filter,
+    RdpFilter,
+    RhoTarget,
+    Target,
+    ZcdpFilter,
+    accountant,
+    smallest_noise,
+)
 from adadp.clipping import ClipRule, clip_rule
 from adadp.config import AUTO, TrainConfig, require_delta
 from adadp.errors import InputError
-from adadp.events import Neighbours
-from adadp.features import parse_features, released_stages
+from adadp.events import GaussianRelease, Neighbours
+from adadp.features import ReleasedStage, Stage, features_text, parse_features, released_stages
 from adadp.ledger import PlannedBudget
 from adadp.methods import Agd, parse_method
 from adadp.plan import Plan
+from adadp.sampling import sampler
 from adadp.schedules import (
     OpenSchedule,
     Schedule,
@@ -92,6 +102,39 @@ def large_delta(config: TrainConfig, records: int) -> str | None:
     if config.sigma == 0 or config.delta is None or config.delta * records < 1:
         return None
     return f"delta = {config.delta:g} is not below one over the number of records, {records}."
+
+
+def with_release_noise(config: TrainConfig, stages: tuple[Stage, ...]) -> TrainConfig:
+    """``config`` with ``stages`` as its features, and a noise for every released one that has none.
+
+    The noise of a stage is settled before the run is planned, so that calibration leaves room for its release.
+    """
+    lacking = [stage for stage in released_stages(stages) if stage.sigma is None]
+    if not lacking:
+        return config.replace(features=features_text(stages)) if stages or config.features else config
+    require_delta(config)
+    if config.epsilon is None or config.delta is None:
+        raise InputError(
+            f"The noise of {lacking[0].name} is not given.",
+            why="Without a target epsilon nothing says how much of it is affordable.",
+            fix=f"Give it sigma, as in {lacking[0].name}:sigma=16, or pass epsilon.",
+        )
+    noisy = tuple(stage.with_noise(_noise_for(stage, config)) if stage in lacking else stage for stage in stages)
+    return config.replace(features=features_text(noisy))
+
+
+def _noise_for(stage: ReleasedStage, config: TrainConfig) -> float:
+    """The noise at which ``stage`` alone costs its share of epsilon: a short number, on the safe side."""
+    assert config.epsilon is not None
+    assert config.delta is not None
+    relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
+    found = smallest_noise(
+        lambda sigma: GaussianRelease(sigma, relation),
+        epsilon=stage.budget_share * config.epsilon,
+        delta=config.delta,
+        accountant=accountant(config.accountant),
+    )
+    return float(f"{found.value * 1.0005:.4g}")
 
 
 def target_of(config: TrainConfig) -> Target | None:

@@ -31,6 +31,10 @@ class TrainResult:
     """A trained model and its certificate."""
 
     model: nn.Module
+    """Takes records as they come from the data: brought into their declared range, through the features, to the
+    network. Without features and without a declared range it is ``network``."""
+    network: nn.Module
+    """The trained part alone, whose parameters are saved and certified; it takes features."""
     certificate: dict[str, Any]
     test_accuracy: float | None
     seconds: float

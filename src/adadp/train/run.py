@@ -31,6 +31,7 @@ from adadp.train.evaluation import Confusion, Evaluate, LabelledRecords, share_r
 from adadp.train.looks import Looks
 from adadp.train.optimizers import check_noise, tell_noise
 from adadp.train.planning import large_delta, rate_of
+from adadp.train.rehearsal import refuse_broken, rehearse
 from adadp.train.result import Status, TrainResult
 from adadp.train.stopping import stop_requests
 
@@ -54,6 +55,7 @@ class Run:
     ) -> None:
         """``looks`` and ``budget`` belong to noise that is chosen on the way: who chooses it, and what it may spend."""
         check_noise(optimizer, private)
+        rehearse(private, optimizer, config)
         self.private, self.optimizer, self.config = private, optimizer, config
         self.model = private.model
         self.average = None if config.ema is None else WeightAverage(self.model, config.ema)
@@ -145,6 +147,7 @@ class Run:
     def step(self) -> bool:
         """One release, and one step of the optimizer. False: the budget is spent, as a filter may find on the way."""
         private, plan, step = self.private, self.plan, self.private.step
+        self.refuse_broken()
         if self.rate is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate.value_of(step, plan.epoch_of(step))
@@ -160,6 +163,18 @@ class Run:
             self.average.update()
         self._whole = True
         return True
+
+    def refuse_broken(self) -> None:
+        """Stop a run whose parameters are no longer finite: it could only spend."""
+        done = self.private.step
+        ledger = "The ledger of the run" if self.folder is None else str(self.folder.ledger_path)
+        refuse_broken(
+            self.model,
+            f"after {done} of {self.plan.steps} steps",
+            f"{ledger} holds what was spent, and it stays spent."
+            if self.private.ledger.charges
+            else "Nothing was spent.",
+        )
 
     def look(self) -> bool:
         """The end of an epoch, where the noise of the next one is chosen. False: the budget is spent by the look."""
@@ -260,6 +275,7 @@ class Run:
     ) -> TrainResult:
         """Measure, certify and save. A kill on the way leaves a checkpoint from which all of it is done again."""
         seconds = self.elapsed
+        self.refuse_broken()
         if self.average is not None:
             self.average.put_in()
             notes = [*notes, self.average.note]
@@ -296,7 +312,7 @@ class Run:
             write_report(folder.path)  # last: the run has finished, whatever becomes of its page
         self.model.eval()
         out = None if folder is None else folder.path
-        return TrainResult(self.model, certificate, accuracy, seconds, self.plan, out, confusion)
+        return TrainResult(self.model, self.model, certificate, accuracy, seconds, self.plan, out, confusion)
 
     def last_look(self) -> tuple[float | None, Confusion | None]:
         """The final accuracy and the confusion matrix, if there is one, from the same look at the test records."""

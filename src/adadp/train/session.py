@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 
 from adadp.config import TrainConfig
 from adadp.errors import InputError, LedgerCorrupt
-from adadp.features import Stage
+from adadp.features import Shape, Stage, WithFeatures, parse_features, raw_bound, released_stages, whole_module
+from adadp.input_bound import InputBound
 from adadp.ledger import BudgetRule, Ledger
 from adadp.losses import Loss, check_labels, classes_of, find_loss
 from adadp.methods import parse_method
@@ -25,11 +27,12 @@ from adadp.sampling import sampler
 from adadp.schedules import ValidationDecay
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
 from adadp.train.boards import Board, check_board
-from adadp.train.evaluation import Evaluate, accuracy_on, guarded
+from adadp.train.evaluation import Evaluate, accuracy_on, check_pair, guarded
 from adadp.train.looks import HELD, HeldOut, Looks, hold_out
 from adadp.train.optimizers import MakeOptimizer, make_optimizer
 from adadp.train.planning import decay_of, filter_of, plan_of, planned_budget
 from adadp.train.preparing import Preparation
+from adadp.train.rehearsal import refuse_broken
 from adadp.train.result import TrainResult
 from adadp.train.run import Run, Watch
 from adadp.train.stopping import stop_requests
@@ -50,19 +53,26 @@ def train(
     record_unit: str | None = None,
     notes: Iterable[str] = (),
     stages: tuple[Stage, ...] = (),
+    input_shape: Shape | None = None,
     encoder: Mapping[str, Any] | None = None,
+    example: Data | None = None,
     watch: Watch | None = None,
 ) -> TrainResult:
     """Train ``model`` as ``config`` says, and certify it.
 
     ``test`` is public data for the accuracy; ``evaluate(model)`` replaces it, and is called once ahead to see that it
-    works. With ``out`` everything is kept in that folder and a stopped run can ``resume``. The folder is made when all
-    input has been checked; if something fails before the first charge, it is gone again.
+    works; its model takes records as that of the result does (before features are released, they are zeros).
+
+    With ``out`` everything is kept in that folder and a stopped run can ``resume``. The folder is made when all input
+    has been checked; if something fails before the first charge, it is gone again.
 
     ``stages`` are what is released from the training records before the first step, and what follows it: they are those
     of ``config.features`` from the first released one on, and ``data`` and ``test`` have come through the ones before.
+    ``input_shape`` is the shape of a record before all of them, that of ``data`` unless given: the model of the result
+    takes such records.
     ``encoder`` says, as JSON, how files become records; it is kept with the run. ``validation`` is public data for the
     looks of a validation schedule, where ``config.validation`` does not keep records of ``data`` aside for them.
+    ``example`` are public records that the model is looked over with in place of made-up ones.
     ``config.tensorboard`` needs ``out``: it shows what is logged there.
     """
     check_board(config, out)
@@ -71,6 +81,7 @@ def train(
     model = model.to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
     chosen = find_loss(loss)
+    whole = _Whole.of(config, input_shape, data, device)
     held = _held_out(data, config, folder)
     if held is not None:
         data, validation = held.train, (held.validation[0], held.validation[-1])
@@ -79,22 +90,17 @@ def train(
     if stages:
         preparation, test, validation = _prepared(stages, data, test, validation)
         data = (preparation.train, *tensors_of_data(data)[1:])
-    records = Records(data, device, dtype)
-    classes = classes_of(model, chosen, records.example())
+        whole = replace(whole, preparation=preparation)
+    records = Records(data, device, dtype, None if whole.stages else InputBound.of(config.input_bound))
+    public = None if example is None else Records(example, device, dtype, records.bound)
+    classes = classes_of(model, chosen, records.example(), None if public is None else public.example())
     if classes is not None and records.columns is not None:
         check_labels(records.columns[-1], classes, "training")
-    measure = _measure(model, test, evaluate, chosen, classes, device, dtype)
+    measured = _Measured(model, chosen, classes, device, dtype, records.bound)
+    measure = measured.by(test, None if evaluate is None else lambda network: evaluate(whole(network)))
     plan = plan_of(config, len(records) if held is None else held.records)
-    looks = None
-    if decay is not None and validation is not None:
-        size = len(validation[1])
-        look: Evaluate | None = _nothing_right  # where no coin kept a record aside
-        if size or held is None:
-            look = _measure(model, validation, None, chosen, classes, device, dtype)
-        assert look is not None
-        looks = Looks(
-            decay, look, true_size=size, size=config.validation or size, held=None if held is None else held.held
-        )
+    looks = None if decay is None else measured.looks(decay, validation, config.validation, held)
+    refuse_broken(model, "before the first step", "Nothing was spent.")
     made = make_optimizer(model, config, optimizer)
     with ExitStack() as stack:
         budget = filter_of(config, plan) if plan.adaptive else None
@@ -112,6 +118,7 @@ def train(
             arithmetic=config.arithmetic or "fast",
             chunk_size=config.chunk_size,
             memory_limit=DEFAULT_MEMORY if config.memory_limit_mb is None else config.memory_limit_mb << 20,
+            example=public,
         )
         run = Run(private, made, config, folder=place.folder, evaluate=measure, watch=watch, looks=looks, budget=budget)
         if resume:
@@ -128,7 +135,9 @@ def train(
             if stop.is_set():
                 raise run.stopped()
         run.loop()
-        return run.finish(record_unit, notes, None if preparation is None else preparation.learned, encoder)
+        learned = None if preparation is None else preparation.learned
+        result = run.finish(record_unit, notes, learned, encoder)
+        return replace(result, model=whole(result.network))
 
 
 def refuse_finished(folder: RunFolder) -> None:
@@ -235,6 +244,8 @@ def _decay_of(config: TrainConfig, validation: tuple[Tensor, Tensor] | None) -> 
             "Validation records are given, and the noise does not follow them.",
             fix="Pass noise_schedule like validation:s0=10,k=0.7, or leave them out.",
         )
+    if decay is not None and config.validation is None:
+        check_pair(validation, "validation")
     if decay is not None and decay.look is not None and config.validation is None:
         raise InputError(
             "Public validation records are given together with noise for looks at private ones.",
@@ -311,32 +322,95 @@ def _nothing_right(model: nn.Module) -> float:  # noqa: ARG001
     return 0.0
 
 
-def _measure(  # noqa: PLR0917
-    model: nn.Module,
-    test: tuple[Tensor, Tensor] | None,
-    evaluate: Evaluate | None,
-    loss: Loss,
-    classes: int | None,
-    device: torch.device,
-    dtype: torch.dtype | None,
-) -> Evaluate | None:
-    """How to look at the model; it has been tried once when this returns."""
-    if test is not None and evaluate is not None:
-        raise InputError(
-            "Both test and evaluate are given.", why="Only one of them can be the accuracy.", fix="Leave one out."
-        )
-    if evaluate is not None:
-        measured = guarded(evaluate)
-        measured(model)
-        return measured
-    if test is None:
-        return None
-    measure = accuracy_on(test, loss, classes, device, dtype)
-    try:
-        accuracy_on((test[0][:1], test[1][:1]), loss, classes, device, dtype)(model)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise InputError(
-            f"The model cannot be tried on the test data: {error}",
-            fix="Give the test records the shape and dtype of the training records.",
-        ) from error
-    return measure
+@dataclass(frozen=True)
+class _Whole:
+    """What makes of a network a model that takes records as they come: not in their range, and without features."""
+
+    stages: tuple[Stage, ...]
+    shape: Shape
+    declared: str | None
+    """The range of the numbers of a record."""
+    device: torch.device
+    preparation: Preparation | None = None
+
+    @classmethod
+    def of(cls, config: TrainConfig, shape: Shape | None, data: Data, device: torch.device) -> _Whole:
+        """As ``config`` says it; ``shape`` is that of a record, or that of ``data``."""
+        stages = parse_features(config.features)
+        if stages and shape is None:
+            shape = tuple(tensors_of_data(data)[0].shape[1:])
+        return cls(stages, shape or (), config.input_bound, device)
+
+    def __call__(self, network: nn.Module) -> nn.Module:
+        if not self.stages and self.declared is None:
+            return network
+        learned = {} if self.preparation is None else self.preparation.learned
+        if released_stages(self.stages) and not learned:
+            return WithFeatures(nn.Identity(), _Zeros(self.stages, self.shape), network).eval()
+        features, _ = whole_module(self.stages, self.shape, learned)
+        return WithFeatures(raw_bound(self.stages, self.declared), features.to(self.device), network).eval()
+
+
+class _Zeros(nn.Module):
+    """Stands for features that are not released yet."""
+
+    def __init__(self, stages: tuple[Stage, ...], shape: Shape) -> None:
+        super().__init__()
+        self._shape = shape
+        for stage in stages:
+            self._shape = stage.output_shape(self._shape)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.zeros(len(values), *self._shape, device=values.device)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A model, and how the records it is tried on come to it."""
+
+    model: nn.Module
+    loss: Loss
+    classes: int | None
+    device: torch.device
+    dtype: torch.dtype | None
+    bound: InputBound
+
+    def by(self, test: tuple[Tensor, Tensor] | None, evaluate: Evaluate | None = None) -> Evaluate | None:
+        """How to look at the model; it has been tried once when this returns."""
+        if test is not None and evaluate is not None:
+            raise InputError(
+                "Both test and evaluate are given.", why="Only one of them can be the accuracy.", fix="Leave one out."
+            )
+        if evaluate is not None:
+            measured = guarded(evaluate)
+            measured(self.model)
+            return measured
+        if test is None:
+            return None
+        measure = self._accuracy(test)
+        try:
+            self._accuracy((test[0][:1], test[1][:1]))(self.model)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise InputError(
+                f"The model cannot be tried on the test data: {error}",
+                fix="Give the test records the shape and dtype of the training records.",
+            ) from error
+        return measure
+
+    def looks(
+        self,
+        decay: ValidationDecay,
+        validation: tuple[Tensor, Tensor] | None,
+        public_size: int | None,
+        held: HeldOut | None,
+    ) -> Looks:
+        """The looks of a validation schedule at ``validation``, which ``_decay_of`` has found to be there."""
+        assert validation is not None
+        size = len(validation[1])
+        empty = not size and held is not None  # no coin kept a record aside
+        look = _nothing_right if empty else self.by(validation)
+        assert look is not None
+        return Looks(decay, look, true_size=size, size=public_size or size, held=None if held is None else held.held)
+
+    def _accuracy(self, test: tuple[Tensor, Tensor]) -> Evaluate:
+        return accuracy_on(test, self.loss, self.classes, self.device, self.dtype, bound=self.bound)
