@@ -79,10 +79,11 @@ def test_later_steps_are_checked_at_random(tmp_path, monkeypatch):
     assert sum(read_ledger(tmp_path / "ledger.jsonl").charges.values()) == 3
 
 
+@pytest.mark.usefixtures("raw_records")
 def test_a_broken_record_does_not_stop_a_run(tmp_path):
     x = torch.randn(60, 4)
     x[::2] = torch.nan
-    x[1::4] = torch.inf
+    x[1::4] = -torch.inf
     private = started(tmp_path, x)
     private.release()
     assert all(value.grad.isfinite().all() for value in private.model.parameters())
