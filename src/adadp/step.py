@@ -33,10 +33,8 @@ LARGEST_CHUNK = 1024
 
 ARITHMETICS = ("fast", "exact")
 
-_CHECKED = 2
-"""How many records of a lot are computed alone and compared, in a step where that is done."""
-_CHECK_EVERY = 0.02
-"""In which part of the steps."""
+CHECK_EVERY = 0.02
+"""In which part of the steps a few records are computed alone and compared."""
 
 
 class PrivateGradients:
@@ -179,12 +177,9 @@ class PrivateGradients:
         """What the method asks of the lot, added over its chunks. Sensitive."""
         total: Parts | None = None
         for number, chunk in enumerate(lot):  # no batch lives longer than its turn: new memory costs more than the sums
-            batch, padding = self._batch(chunk)
-            capture = self._engine.capture(batch, padding)
-            if checked and number == 0 and not bool(padding.all()):
-                self._engine.check(batch, capture, (~padding).nonzero().squeeze(1)[:_CHECKED])
-            parts = self.query.ask(capture)
-            total = parts if total is None else _added(total, parts)
+            for capture in self._engine.captures(*self._batch(chunk), checked=checked and number == 0):
+                parts = self.query.ask(capture)
+                total = parts if total is None else _added(total, parts)
         return total
 
     def _checks(self, step: int) -> bool:
@@ -192,7 +187,7 @@ class PrivateGradients:
 
         They stand in random rows, so that the first rows of the first chunk are any records of the lot.
         """
-        return step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < _CHECK_EVERY)
+        return step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < CHECK_EVERY)
 
     def _placed(self, lot: Tensor, step: int) -> Tensor:
         """The lot as chunks x rows, every record in a secret random row and -1 in rows that hold none. Sensitive.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,12 @@ from adadp.gradients.passes import run_alone, run_batch
 from adadp.gradients.proof import proved_blueprint
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
 from adadp.gradients.spotcheck import compare_alone
+
+
+_CHECKED, _TOGETHER = 2, 8
+"""How many records of a lot are computed alone and compared, and with how many others where it is done anew."""
+_ALONE_NUMBERS = 1 << 26
+"""Numbers in the gradients of records that are computed one at a time and kept together: 256 MB."""
 
 
 class GradientEngine:
@@ -110,35 +116,50 @@ class GradientEngine:
         (grads,) = loop_gradients(self.model, self.loss, record, 1)
         return Capture(self._parameters, [], {name: value.double().unsqueeze(0) for name, value in grads.items()}, 1)
 
-    def capture(self, batch: Sequence[Any], padding: Tensor | None = None) -> Capture:
-        """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame.
-
-        Rows marked in ``padding`` are no records: they keep the batch at its size, and no norm or sum sees them.
-        """
+    def capture(self, batch: Sequence[Any]) -> Capture:
+        """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame."""
         self._check_modes()
         try:
-            captured = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+            return run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
         except (UnseenPath, RefusedByVmap):
-            captured = run_alone(self._parameters, batch, self._blueprint.alone)
-        captured.padding = padding
-        return captured
+            return run_alone(self._parameters, batch, self._blueprint.alone)
 
-    def check(self, batch: Sequence[Any], capture: Capture, rows: Tensor) -> None:
+    def captures(self, batch: Sequence[Any], padding: Tensor, *, checked: bool = False) -> Iterator[Capture]:
+        """The same for a batch of a lot: one capture, or several where its records must be computed one at a time.
+
+        Rows marked in ``padding`` are no records: they keep the batch at its size, and no norm or sum sees them. With
+        ``checked`` a few records of the batch are compared with what they are alone, and ``MixedRecords`` may come.
+        """
+        self._check_modes()
+        rows = (~padding).nonzero().squeeze(1)
+        try:
+            captured = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+            if checked and len(rows):
+                self._check(batch, captured, rows)
+        except (UnseenPath, RefusedByVmap):
+            size = max(1, _ALONE_NUMBERS // sum(value.numel() for value in self._parameters.values()))
+            for few in rows.split(size):
+                yield run_alone(self._parameters, picked(batch, few), self._blueprint.alone)
+            return
+        captured.padding = padding
+        yield captured
+
+    def _check(self, batch: Sequence[Any], capture: Capture, rows: Tensor) -> None:
         """Compare what ``capture`` says of a few records of ``batch``, at ``rows``, with what they are alone.
 
-        A model that draws random numbers would draw others each time: its records are computed once more, a few
-        together and then each alone, in evaluation mode.
+        A model that draws random numbers would draw others each time: its records are computed once more, some of them
+        together and a few alone, in evaluation mode.
         """
-        few, rounding = picked(batch, rows), self._blueprint.rounding
-        if not self._blueprint.random:
-            compare_alone(self.model, self.loss, few, capture.picked(rows), rounding=rounding)
-            return
-        self.model.eval()
+        few = rows[:_CHECKED]
+        if self._blueprint.random:
+            batch, few = picked(batch, rows[:_TOGETHER]), torch.arange(len(few))
+            self.model.eval()
         try:
-            together = run_batch(self._parameters, self.model, self.loss, few, self._blueprint)
-            compare_alone(self.model, self.loss, few, together, rounding=rounding)
-        except (UnseenPath, RefusedByVmap):
-            pass  # such a batch is computed one record at a time
+            if self._blueprint.random:
+                capture = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+            compare_alone(
+                self.model, self.loss, picked(batch, few), capture.picked(few), rounding=self._blueprint.rounding
+            )
         finally:
             for module, mode in self._modes:
                 module.training = mode
