@@ -587,10 +587,10 @@ def test_padding_has_no_part_in_what_published_methods_do(tmp_path, method):
             torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-5)
 
 
-def test_a_lot_is_in_batches_of_one_public_size_with_every_record_in_a_random_row(tmp_path, monkeypatch):
+def test_a_lot_is_in_batches_of_public_sizes_with_every_record_in_a_random_row(tmp_path, monkeypatch):
     case = CASES["linear"]
     data = (torch.arange(1.0, 401)[:, None].expand(400, 33).contiguous(), torch.zeros(400, 8))
-    plan = Plan.of_noise(noise=1.0, steps=20, records=400, lot_size=40, clip=1.0)
+    plan = Plan.of_noise(noise=1.0, steps=60, records=400, lot_size=40, clip=1.0)
     seen, capture = [], GradientEngine.capture
 
     def noting(self, batch, padding):
@@ -601,13 +601,13 @@ def test_a_lot_is_in_batches_of_one_public_size_with_every_record_in_a_random_ro
         private = PrivateGradients(case.model(), data, case.loss, plan, ledger, seed=1, chunk_size=30)
         monkeypatch.setattr(GradientEngine, "capture", noting)
         lots = []
-        for step in range(20):
+        for step in range(60):
             lots.append(private.lots.lot(step))
             private.release()
-    assert {len(rows) for rows, _ in seen} == {26}  # 40 + 2 * 6 = 52 rows in two batches
-    sizes = {len(lot) for lot in lots}
-    assert len(sizes) > 5
-    assert len(seen) == sum(2 if len(lot) <= 52 else 3 for lot in lots)
+    wanted = [[23, 23, *[14] * -(-max(0, len(lot) - 46) // 14)] for lot in lots]  # 40 + 6 rows in two batches
+    assert [len(rows) for rows, _ in seen] == [rows for lot in wanted for rows in lot]
+    assert len({len(lot) for lot in lots}) > 5
+    assert 3 < sum(map(len, wanted)) - 2 * len(lots) < 20
     records = torch.cat([rows[~padding] for rows, padding in seen])
     assert torch.equal(records.sort().values, torch.cat(lots).add(1).float().sort().values)
     made_up = torch.cat([rows[padding] for rows, padding in seen])
