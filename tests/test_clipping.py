@@ -161,6 +161,20 @@ def test_a_contribution_falls_smoothly_to_nothing_long_before_a_square_overflows
 
 
 @every_rule
+@pytest.mark.parametrize("factor", [1e-6, 0.5, 1.0, 2.0, 1e9])
+def test_a_factor_multiplies_the_bound_and_not_the_range_of_squares(rule, factor):
+    groups, state = len(rule.groups(NAMES)), rule.initial_state()
+    norms = torch.logspace(-3, 16, 5000, dtype=torch.float64)
+    lot = (norms.square() / groups)[:, None].expand(-1, groups)
+    weights = rule.weights_at(lot, factor, state)
+    sizes = (weights * lot.sqrt()).square().sum(1).sqrt()
+    assert (sizes < factor * bound_of(rule)).all()
+    assert (sizes[norms > 1.001e15 * math.sqrt(groups)] == 0).all()
+    if factor == 1:
+        assert torch.equal(weights, rule.weights(lot, state))
+
+
+@every_rule
 def test_a_norm_up_to_the_largest_bound_does_not_fade(rule):
     groups = len(rule.groups(NAMES))
     lot = torch.full((1, groups), 1e24, dtype=torch.float64)

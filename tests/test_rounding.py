@@ -295,6 +295,9 @@ def test_exact_dropout_of_a_record_is_its_own(tmp_path):
     other = released(tmp_path, case, data, "exact", rows=33, seed=1)
     assert torch.equal(whole.totals[0], again.totals[0])
     assert not torch.equal(whole.totals[0], other.totals[0])
+    twice = released(tmp_path, case, tuple(each[:2] for each in data), "exact", rows=2)  # two equal records
+    numbers = (twice.totals[0] / grid_of(twice.bounds[0], len(twice.totals[0]))).long()
+    assert (numbers % 2 != 0).any(), "they have the same masks"
     secure = released(tmp_path, case, data, "exact", rows=33, seed=None)  # the first record is computed twice there too
     assert not torch.equal(secure.totals[0], whole.totals[0])
 
@@ -318,6 +321,31 @@ def test_exact_scores_of_a_line_search_are_whole_numbers_within_the_bound(tmp_pa
     assert torch.equal(more, more.round())
     assert ((more - less >= 0) & (more - less <= SCORE_UNITS)).all()
     assert len(set((more - less).tolist())) > 1
+
+
+@pytest.mark.parametrize("score", ["gain", "loss"])
+def test_padding_has_no_part_in_scores(tmp_path, score):
+    """The scores of a lot that leaves rows free: those of its records one by one."""
+    case, method = CASES["relu"], parse_method(f"agd:score={score},c_obj=5")
+    plan = Plan.of_noise(noise=2.0, steps=2, records=40, lot_size=40, clip=1.0)
+    found = []
+
+    def noted(scores, *, bound, **_):
+        found.append(scores / bound)
+        return 1
+
+    for arithmetic in ("fast", "exact"):
+        budget = RdpFilter(epsilon=30.0, delta=1e-4, expected=plan.event())
+        with (
+            Ledger.create(tmp_path / f"{arithmetic}.jsonl", budget=budget) as ledger,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.setattr("adadp.step.choose_least", noted)
+            PrivateGradients(
+                case.model(), case.records("equal", 30), case.loss, plan.for_choices(method.choice), ledger,
+                method=method, seed=0, arithmetic=arithmetic,
+            ).release()  # fmt: skip
+    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-2)
 
 
 # what exact arithmetic refuses, and notices ---------------------------------------------------------------------
@@ -404,6 +432,11 @@ def test_whole_sums_keep_the_bound_in_whole_numbers():
                     kept = min(1.0, length) * bound
                     assert numbers.double().mul(grid).norm().item() == pytest.approx(kept, rel=1e-3)
                 total.add(numbers)
+            edge = torch.full((size + 2,), 0.5001 * grid, dtype=torch.float64)
+            edge[0] = math.sqrt(float(most) - 0.2502 * (size + 1)) * grid  # inside, and outside if all is rounded up
+            numbers = total.whole({"a": edge[:size], "b": edge[size:]})
+            assert sum(each * each for each in numbers.tolist()) <= most
+            assert numbers[0] > 0.99 * bound / grid
             for wrong in (math.nan, math.inf, -math.inf, 1e308):
                 numbers = total.whole({"a": torch.full((size,), wrong, dtype=torch.float64), "b": torch.ones(2)})
                 assert numbers.abs().sum() == 0 or wrong == 1e308
@@ -554,10 +587,10 @@ def test_padding_has_no_part_in_what_published_methods_do(tmp_path, method):
             torch.testing.assert_close(value, other[name], rtol=1e-4, atol=1e-5)
 
 
-def test_a_lot_is_in_batches_of_one_public_size_with_every_record_in_a_random_row(tmp_path, monkeypatch):
+def test_a_lot_is_in_batches_of_public_sizes_with_every_record_in_a_random_row(tmp_path, monkeypatch):
     case = CASES["linear"]
     data = (torch.arange(1.0, 401)[:, None].expand(400, 33).contiguous(), torch.zeros(400, 8))
-    plan = Plan.of_noise(noise=1.0, steps=20, records=400, lot_size=40, clip=1.0)
+    plan = Plan.of_noise(noise=1.0, steps=60, records=400, lot_size=40, clip=1.0)
     seen, capture = [], GradientEngine.capture
 
     def noting(self, batch, padding):
@@ -568,13 +601,13 @@ def test_a_lot_is_in_batches_of_one_public_size_with_every_record_in_a_random_ro
         private = PrivateGradients(case.model(), data, case.loss, plan, ledger, seed=1, chunk_size=30)
         monkeypatch.setattr(GradientEngine, "capture", noting)
         lots = []
-        for step in range(20):
+        for step in range(60):
             lots.append(private.lots.lot(step))
             private.release()
-    assert {len(rows) for rows, _ in seen} == {26}  # 40 + 2 * 6 = 52 rows in two batches
-    sizes = {len(lot) for lot in lots}
-    assert len(sizes) > 5
-    assert len(seen) == sum(2 if len(lot) <= 52 else 3 for lot in lots)
+    wanted = [[23, 23, *[14] * -(-max(0, len(lot) - 46) // 14)] for lot in lots]  # 40 + 6 rows in two batches
+    assert [len(rows) for rows, _ in seen] == [rows for lot in wanted for rows in lot]
+    assert len({len(lot) for lot in lots}) > 5
+    assert 3 < sum(map(len, wanted)) - 2 * len(lots) < 20
     records = torch.cat([rows[~padding] for rows, padding in seen])
     assert torch.equal(records.sort().values, torch.cat(lots).add(1).float().sort().values)
     made_up = torch.cat([rows[padding] for rows, padding in seen])
@@ -618,17 +651,23 @@ def test_a_row_is_computed_from_itself_bit_for_bit(name, model, shape, rows):
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_a_huge_side_of_a_product_takes_its_record_out_smoothly():
-    """|a|^2 overflows where the gradient |a||d| is small: its last bit must not decide whether the record counts."""
-    engine = GradientEngine(
-        nn.Linear(1, 1, bias=False), lambda model, x, d: model(x)[:, 0] * d, (torch.ones(1, 1), torch.ones(1))
-    )
-    rule = Flat(1.0)
-    for power in (-1, 1):
-        sizes = torch.logspace(8, 38, 3000, dtype=torch.float64) ** power
-        batch = ((1 / sizes).float()[:, None], sizes.float())
-        capture = engine.capture(batch)
-        weights = rule.weights(capture.square_norms([engine.names]), {})
-        assert weights[0] > 0.99 or power == -1
-        assert weights[-1] == 0
-        assert (weights[1:] - weights[:-1]).abs().max() < 0.1
+@pytest.mark.parametrize("positions", [1, 3])
+def test_a_huge_side_of_a_product_takes_its_record_out_smoothly(positions):
+    """|a|^2 overflows where the gradient |a||d| is far from it: its last bit must not decide whether it counts."""
+    model = nn.Linear(4, 4, bias=False)
+
+    def loss(model, x, d):
+        return (model(x).sum(2) * d).sum(1)
+
+    shapes = (torch.ones(1, positions, 4), torch.ones(1, positions))
+    engine, rule = GradientEngine(model, loss, shapes), Flat(1.0)
+    huge = torch.logspace(6, 19.5, 3000, dtype=torch.float64)
+    small = torch.full((3000, positions), 1e-9)
+    for sides in ((huge, small), (small[:, 0].double(), huge[:, None].expand(-1, positions).float())):
+        x, d = sides[0].float()[:, None, None].expand(-1, positions, 4).contiguous(), sides[1].float().contiguous()
+        capture = engine.capture((x, d))
+        norms = 4 * positions * x[:, 0, 0].double() * d[:, 0].double()
+        sizes = rule.weights(capture.square_norms([engine.names]), {})[:, 0].double() * norms
+        assert sizes.max() == pytest.approx(1, rel=1e-2)
+        assert sizes[-1] == 0
+        assert (sizes[1:] - sizes[:-1]).abs().max() < 0.05

@@ -22,7 +22,7 @@ private, a run without noise, features, private looks
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
 from typing import Any
@@ -75,9 +75,9 @@ class WholeSum:
             return torch.zeros_like(self._total)
         if length > self._bound:
             vector.mul_(self._bound / length)
-        for rounded in (vector.round(), vector.trunc()):
-            numbers = rounded.long()
-            if int(numbers.square().sum()) <= self._most:
+        for rounded in (torch.round, torch.trunc):
+            numbers = rounded(vector).long()
+            if int(torch.dot(numbers, numbers)) <= self._most:
                 return numbers
         return torch.zeros_like(self._total)
 
@@ -98,7 +98,7 @@ class ExactSums:
         self._engine, self._records, self._source = engine, records, source
         self._device = torch.device("cpu")
 
-    def parts(self, query: Query, lot: Tensor, bounds: Mapping[str, float], step: int) -> Parts:
+    def parts(self, query: Query, lot: Sequence[Tensor], bounds: Mapping[str, float], step: int) -> Parts:
         """What ``query`` asks of the lot, in the coordinates the noise is added in, on its grid. Sensitive."""
         sums = {purpose: WholeSum(bounds[purpose], like) for purpose, like in query.settle(None).items()}
 
@@ -109,43 +109,40 @@ class ExactSums:
         buffers = [value.clone() for value in self._engine.model.buffers()]
         first, state = None, torch.empty(0)
         with _one_thread():
-            for index in lot.tolist():
-                with self._alone(index, step):
+            for record in lot:
+                with self._alone(record, step):
                     if first is None:
                         state = torch.get_rng_state()
-                    found = contribution(self._capture(index))
+                    found = contribution(self._engine.alone(self._batch(record)))
                     first = found if first is None else first
                 for total, numbers in zip(sums.values(), found, strict=True):
                     total.add(numbers)
             if first is not None:
-                with self._alone(int(lot[0]), step):
+                with self._alone(lot[0], step):
                     torch.set_rng_state(state)
-                    again = contribution(self._capture(int(lot[0])))
+                    again = contribution(self._engine.alone(self._batch(lot[0])))
                 self._check_same([*first, *buffers], [*again, *self._engine.model.buffers()])
         return {purpose: total.tensors() for purpose, total in sums.items()}
 
-    def scores(self, query: LineSearch, lot: Tensor, direction: Mapping[str, Tensor], step: int) -> Tensor:
+    def scores(self, query: LineSearch, lot: Sequence[Tensor], direction: Mapping[str, Tensor], step: int) -> Tensor:
         """The scores of the lengths of a line search, in units of which every record adds between none and
         ``SCORE_UNITS``, as whole numbers. Sensitive.
         """
         lengths = query.lengths()
         total = torch.zeros(len(lengths), dtype=torch.int64)
         with _one_thread():
-            for index in lot.tolist():
-                with self._alone(index, step):
-                    losses = self._engine.losses_along(self._batch(index), direction, lengths).double()
+            for record in lot:
+                with self._alone(record, step):
+                    losses = self._engine.losses_along(self._batch(record), direction, lengths).double()
                 shares = query.scores(losses) / query.score_bound
                 total += shares.mul(SCORE_UNITS).round().clamp(0, SCORE_UNITS).long()
         return total.double()
 
-    def _batch(self, index: int) -> tuple[Any, ...]:
-        return self._records.batch(torch.tensor([index]))
+    def _batch(self, record: Tensor) -> tuple[Any, ...]:
+        return self._records.batch(record.reshape(1))
 
-    def _capture(self, index: int) -> Capture:
-        return self._engine.alone(self._batch(index))
-
-    def _alone(self, index: int, step: int) -> AbstractContextManager[None]:
-        return self._source.random_layers(self._device, step=step, purpose=f"random layers of {index}")
+    def _alone(self, record: Tensor, step: int) -> AbstractContextManager[None]:
+        return self._source.random_layers(self._device, step=step, purpose=f"random layers of {int(record)}")
 
     @staticmethod
     def _check_same(before: list[Tensor], after: list[Tensor]) -> None:

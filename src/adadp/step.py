@@ -5,7 +5,8 @@ Everything above the trust line in ``PrivateGradients.release`` is sensitive and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -113,7 +114,7 @@ class PrivateGradients:
         self.notes = self._engine.notes
         self.chunk_size = self._chunk(chunk_size, memory_limit)
         self._padding: list[Tensor] = []
-        """The tensors of made-up records, one for every row of a chunk."""
+        """The tensors of made-up records, one for every row of the longest chunk."""
         self._mechanism = GaussianMechanism() if mechanism is None else mechanism
         self.ledger = ledger() if callable(ledger) else ledger
 
@@ -163,7 +164,7 @@ class PrivateGradients:
                 parameter.grad = gradients[name].to(parameter.dtype)
         return {name: value.float() for name, value in gradients.items()}
 
-    def _sums(self, lot: Tensor, step: int) -> tuple[Parts, dict[str, float]]:
+    def _sums(self, lot: Sequence[Tensor], step: int) -> tuple[Parts, dict[str, float]]:
         """What the method asks of the lot, sensitive; and what one record can move each part of it by."""
         query = self.query
         bounds = query.l2_bounds()
@@ -173,7 +174,7 @@ class PrivateGradients:
             total = query.settle(self._sum_of_lot(lot, checked=self._checks(step)))
         return total, {name: self._with_rounding(bound, query.steepness(name)) for name, bound in bounds.items()}
 
-    def _sum_of_lot(self, lot: Tensor, *, checked: bool = False) -> Parts | None:
+    def _sum_of_lot(self, lot: Sequence[Tensor], *, checked: bool = False) -> Parts | None:
         """What the method asks of the lot, added over its chunks. Sensitive."""
         total: Parts | None = None
         for number, chunk in enumerate(lot):  # no batch lives longer than its turn: new memory costs more than the sums
@@ -189,21 +190,24 @@ class PrivateGradients:
         """
         return step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < CHECK_EVERY)
 
-    def _placed(self, lot: Tensor, step: int) -> Tensor:
-        """The lot as chunks x rows, every record in a secret random row and -1 in rows that hold none. Sensitive.
+    def _placed(self, lot: Tensor, step: int) -> Sequence[Tensor]:
+        """The lot in chunks, every record in a secret random row and -1 in rows that hold none. Sensitive.
 
-        The number of rows is public, and there are always as many chunks as lots usually need: so the random numbers of
-        dropout, which are drawn row by row, do not depend on how many records there are. In exact arithmetic there are
-        no rows, and the lot stays as it is.
+        The number of rows of a chunk is public. There are always as many chunks as lots usually need, so that the
+        random numbers of dropout, which are drawn row by row, do not depend on how many records there are; what does
+        not fit into them goes into short chunks behind. In exact arithmetic every record is a chunk of its own.
         """
         if self._exact is not None:
-            return lot
+            return [*lot]
         usual = self.plan.timetable.at(step).sampler.usual_size
         chunks = -(-usual // self.chunk_size)
         rows = -(-usual // chunks)
+        short = min(rows, math.isqrt(4 * usual) + 1)
         holders = places(len(lot), chunks * rows, self.source, step=step)
-        holders = torch.cat([holders, holders.new_full((-len(holders) % rows,), -1)])
-        return torch.cat([lot, lot.new_tensor([-1])])[holders].view(-1, rows)
+        holders = torch.cat([holders, holders.new_full(((chunks * rows - len(holders)) % short,), -1)])
+        placed = torch.cat([lot, lot.new_tensor([-1])])[holders]
+        main, behind = placed[: chunks * rows], placed[chunks * rows :]
+        return [*torch.split(main, rows), *(torch.split(behind, short) if len(behind) else ())]
 
     def _batch(self, chunk: Tensor) -> tuple[tuple[Any, ...], Tensor]:
         """The records of a chunk, with made-up ones in the rows that hold none; and which rows these are."""
@@ -216,13 +220,13 @@ class PrivateGradients:
     def _make_up(self, batch: tuple[Any, ...], rows: Tensor) -> None:
         """Put made-up records into ``rows`` of ``batch``."""
         leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-        if not self._padding or len(self._padding[0]) != len(leaves[0]):
+        if not self._padding or len(self._padding[0]) < len(leaves[0]):
             found = tree_leaves(self._engine.padding(len(leaves[0])))
             self._padding = [leaf for leaf in found if isinstance(leaf, Tensor)]
         for leaf, made_up in zip(leaves, self._padding, strict=True):
             leaf.index_copy_(0, rows, made_up.index_select(0, rows))
 
-    def _choice(self, query: LineSearch, lot: Tensor, direction: dict[str, Tensor], step: int) -> int:
+    def _choice(self, query: LineSearch, lot: Sequence[Tensor], direction: dict[str, Tensor], step: int) -> int:
         """The number of one of the query's lengths along ``direction``, drawn by how the lot likes it.
 
         The charge of the step covers it: gradient and choice look at one lot and are charged as one event.
@@ -248,8 +252,8 @@ class PrivateGradients:
         One record more takes a free row, or the row of one other that moves to the last (``sampling.places``); all
         others keep their rows in chunks of the same size, where a kernel computes the same bits for them. What rounds
         differently is the float32 sum of one or two chunks, and the gradient of the record that moved. Measured on the
-        papers' networks this is 0.1 * 2**-24 of the bound per record of the lot, and up to 7.5 * 2**-24 where equal
-        records add up in one small matrix product; 16 * 2**-24 is allowed for, ``steepness`` times.
+        papers' networks this is up to 0.2 * 2**-24 of the bound per record of the lot, and 0.82 * 2**-24 where all
+        records are equal; 16 * 2**-24 is allowed for, ``steepness`` times.
 
         The allowance is measured, not proved, and does not cover a record that moves and whose gradient depends on the
         last bits of the computation: at the corner of a ReLU, or where huge numbers cancel. That is one record at most,

@@ -139,6 +139,22 @@ def test_a_choice_without_finite_losses_is_refused_without_telling_them(losses):
         choose_least(torch.tensor(losses), bound=1, epsilon=1, source=SeededSource(0), step=0, purpose="choice")
 
 
+@pytest.mark.parametrize("score", ["gain", "loss"])
+def test_a_loss_that_is_nan_scores_like_an_infinite_one(score):
+    """Before a loss is NaN it is huge: where one turns into the other must not matter."""
+    engine = GradientEngine(network(), cross_entropy, (DATA[0][:2], DATA[1][:2]))
+    query = Agd(score=score).query(engine, Flat(1.0), 5)
+    losses = torch.tensor([[0.3], [0.2], [0.4]], dtype=torch.float64)
+    for rows in ([1], [0], [0, 1, 2]):
+        scores = []
+        for wrong in (math.nan, math.inf, 1e30):
+            changed = losses.clone()
+            changed[rows] = wrong
+            scores.append(query.scores(changed))
+        assert torch.equal(scores[0], scores[1])
+        assert torch.equal(scores[0], scores[2])
+
+
 def test_the_rounding_of_scores_stays_inside_its_allowance():
     """Other records' losses, computed in a batch with one record more and in another order, change a little."""
     torch.manual_seed(0)

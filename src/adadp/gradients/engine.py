@@ -20,7 +20,6 @@ from adadp.gradients.proof import proved_blueprint
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
 from adadp.gradients.spotcheck import compare_alone
 
-
 _CHECKED, _TOGETHER = 2, 8
 """How many records of a lot are computed alone and compared, and with how many others where it is done anew."""
 _ALONE_NUMBERS = 1 << 26
@@ -138,7 +137,7 @@ class GradientEngine:
                 self._check(batch, captured, rows)
         except (UnseenPath, RefusedByVmap):
             size = max(1, _ALONE_NUMBERS // sum(value.numel() for value in self._parameters.values()))
-            for few in rows.split(size):
+            for few in torch.split(rows, size):
                 yield run_alone(self._parameters, picked(batch, few), self._blueprint.alone)
             return
         captured.padding = padding

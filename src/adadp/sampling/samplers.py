@@ -67,7 +67,7 @@ class Sampler(ABC):
     @property
     @abstractmethod
     def usual_size(self) -> int:
-        """How many records a lot seldom exceeds: a public number, two standard deviations above the expected size."""
+        """How many records a lot usually has at most: a public number, a standard deviation above the expected size."""
 
     @property
     def steps_per_round(self) -> int:
@@ -313,9 +313,9 @@ def _keep(sampler: Sampler, **values: float) -> None:
 
 
 def _usual(records: int, probability: float) -> int:
-    """Two standard deviations above what a binomial lot holds on average; all records at most."""
+    """A standard deviation above what a binomial lot holds on average; all records at most."""
     mean = records * probability
-    return min(records, math.ceil(mean + 2 * math.sqrt(mean * (1 - probability)) - 1e-9))
+    return min(records, math.ceil(mean + math.sqrt(mean * (1 - probability)) - 1e-9))
 
 
 def _records(records: object) -> int:

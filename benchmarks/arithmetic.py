@@ -1,0 +1,101 @@
+"""CPU time of one private step in fast and in exact arithmetic, for the networks of the step benchmark.
+
+    python benchmarks/arithmetic.py [--rounds N] [--models NAME ...]
+
+Both make the same steps: the lot drawn and gathered, forward and backward pass, clipping, noise, and the charge in a
+ledger on disk. They take turns, at one thread, and the median CPU time of a step counts. Nothing is asserted. The table
+is written into docs/arithmetic.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import torch
+from harness import RESULTS, ROOT, facts, table, versions_text, write_section
+from step_sides import CASES, CLIP, NOISE, STEPS, Case
+
+from adadp import Ledger, Plan, PlannedBudget, PrivateGradients
+from adadp.losses import cross_entropy
+from adadp.step import ARITHMETICS
+
+PAGE = ROOT / "docs" / "arithmetic.md"
+SLICE = 0.5
+"""Seconds of steps in a turn; one step at least."""
+
+
+def started(case: Case, arithmetic: str, folder: Path) -> PrivateGradients:
+    plan = Plan.of_noise(noise=NOISE, steps=STEPS, records=case.records, lot_size=case.lot, clip=CLIP)
+    ledger = Ledger.create(folder / f"{arithmetic}.jsonl", budget=PlannedBudget(plan.event()))
+    return PrivateGradients(case.build(), case.data(), cross_entropy, plan, ledger, arithmetic=arithmetic)
+
+
+def milliseconds(private: PrivateGradients, steps: int) -> float:
+    """CPU time of a step."""
+    start = time.process_time()
+    for _ in range(steps):
+        private.release()
+    return 1000 * (time.process_time() - start) / steps
+
+
+def measure(case: Case, rounds: int) -> dict[str, float]:
+    """Arithmetic to the median CPU time of a step."""
+    with tempfile.TemporaryDirectory() as folder:
+        sides = {arithmetic: started(case, arithmetic, Path(folder)) for arithmetic in ARITHMETICS}
+        steps = {name: max(1, int(1000 * SLICE / milliseconds(side, 1))) for name, side in sides.items()}
+        found: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(rounds):
+            for name, side in sides.items():
+                found[name].append(milliseconds(side, steps[name]))
+        for side in sides.values():
+            side.ledger.close()
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--models", nargs="*", default=[case.name for case in CASES])
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    known = facts(["torch", "numpy"])
+    results = []
+    for case in CASES:
+        if case.name in arguments.models:
+            times = measure(case, arguments.rounds)
+            results.append({"model": case.name, "text": case.text, "lot": case.lot, **times})
+            print(case.name, times, flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "arithmetic.json").write_text(
+        json.dumps(known | {"rounds": arguments.rounds, "results": results}, indent=1) + "\n", encoding="utf-8"
+    )
+    rows = [
+        (
+            each["text"],
+            str(each["lot"]),
+            f"{each['fast']:.3g}",
+            f"{each['exact']:.0f}",
+            f"{each['exact'] / each['fast']:.0f}",
+            f"{each['exact'] / each['lot']:.2g}",
+        )
+        for each in results
+    ]
+    header = ("network", "lot", "fast ms", "exact ms", "exact / fast", "exact, ms per record")
+    lines = [
+        f"CPU time of one private step at one thread, median of {arguments.rounds} turns; `benchmarks/arithmetic.py`, "
+        f"{known['date']}, {known['cpu']}; {versions_text(known)}.",
+        "",
+        *table(header, rows),
+    ]
+    write_section("What it costs", lines, PAGE)
+
+
+if __name__ == "__main__":
+    main()
