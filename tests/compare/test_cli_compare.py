@@ -117,7 +117,7 @@ def test_files_and_flags(monkeypatch, tmp_path):
     assert (third.epsilons, third.seeds, third.title) == ((3.0,), (0, 1), "other")
 
 
-CASES = [{"name": "a", "private": True}, {"name": "b", "private": True}]
+CASES = [{"name": "a", "not_private": None}, {"name": "b", "not_private": None}]
 
 
 def test_gains_that_never_vary_are_told_apart_from_none():
@@ -132,7 +132,7 @@ def test_gains_that_never_vary_are_told_apart_from_none():
 
 
 def test_what_is_not_private_is_marked_in_every_line():
-    cases = [{"name": "a", "private": False}, {"name": "b", "private": True}]
+    cases = [{"name": "a", "not_private": "Raw gradients."}, {"name": "b", "not_private": None}]
     results = {"public": True, "cases": cases, "seeds": [0, 1], "pairs": [pair(0.01, 0.01)], "marks": [0.9]}
     assert "a (NOT private) is 1.00 points above b" in differences(results)[0]
     results["smallest"] = [{"name": name, "mark": 0.9, "text": "<= 1"} for name in "ab"]

@@ -11,6 +11,7 @@ boards.py a run on TensorBoard.
 """
 
 from adadp.train.boards import check_board
+from adadp.train.evaluation import Evaluation
 from adadp.train.fitting import fit
 from adadp.train.planning import decay_of, plan_of, refuse_large_delta
 from adadp.train.result import Status, TrainResult
@@ -19,6 +20,7 @@ from adadp.train.verify import Check, verify_run
 
 __all__ = [
     "Check",
+    "Evaluation",
     "Status",
     "TrainResult",
     "check_board",

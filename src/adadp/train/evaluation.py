@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from adadp.errors import InputError
 from adadp.losses import Loss, binary_cross_entropy, check_labels, cross_entropy
 from adadp.records import placed
+from adadp.runs import Evaluated
 
 Evaluate = Callable[[nn.Module], float]
 
@@ -104,20 +106,59 @@ def accuracy_on(
     return LabelledRecords(test[0], test[1], loss, classes, device, dtype)
 
 
-def guarded(evaluate: Evaluate) -> Evaluate:
-    """``evaluate`` on the model in evaluation mode, which is in its own modes again afterwards; a plain float."""
+@dataclass(frozen=True)
+class Evaluation:
+    """A number that ``measure`` computes for a model from public data, under its own ``name`` and with its range.
 
-    def measure(model: nn.Module) -> float:
+    Pass it to ``fit`` as ``evaluate``. The model is in evaluation mode meanwhile, and in its own modes afterwards.
+
+    ==========================================  ======================================================================
+    a value outside of ``low`` to ``high``      ``InputError``: the range, or the function, is not what was meant
+    not a number (NaN)                          is kept as unknown
+    nothing that is a number                    ``InputError``
+    no name, or one of more than a line         ``InputError``
+    ==========================================  ======================================================================
+    """
+
+    measure: Evaluate
+    name: str
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name.strip() and self.name.isprintable()):
+            raise InputError(f"{self.name!r} is no name for an evaluation.", fix='Pass a short text, such as "AUC".')
+        ends = [each for each in (self.low, self.high) if each is not None]
+        if not all(map(math.isfinite, ends)) or ends != sorted(set(ends)):
+            raise InputError(
+                f"{self.low} to {self.high} is no range.", fix="Pass the smaller number as low, or leave an end out."
+            )
+
+    def __call__(self, model: nn.Module) -> Evaluated:
         with _evaluating(model):
-            value = evaluate(model)
+            found = self.measure(model)
         try:
-            return float(value)
+            value = float(found)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"evaluate returned {type(value).__name__}, not a number.", fix="Return a float, such as an accuracy."
+                f"evaluate returned {type(found).__name__}, not a number.", fix="Return a float, such as an AUC."
             ) from error
+        result = Evaluated(self.name, None if math.isnan(value) else value, self.low, self.high)
+        below = self.low is not None and value < self.low
+        if below or (self.high is not None and value > self.high):
+            raise InputError(
+                f"evaluate returned {value:g}, and the range of {self.name} is {result.span}.",
+                fix="Correct the function, or the range it was given.",
+            )
+        return result
 
-    return measure
+
+def named(evaluate: Evaluate | Evaluation) -> Evaluation:
+    """``evaluate`` with a name: that of the function, where it was given none."""
+    if isinstance(evaluate, Evaluation):
+        return evaluate
+    found = getattr(evaluate, "__name__", type(evaluate).__name__)
+    return Evaluation(evaluate, "evaluation" if found == "<lambda>" else found)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from adadp.losses import Loss
 from adadp.methods import Method, parse_method
 from adadp.records import Data
 from adadp.schedules import Schedule, tabulated
-from adadp.train.evaluation import Evaluate
+from adadp.train.evaluation import Evaluate, Evaluation
 from adadp.train.optimizers import MakeOptimizer
 from adadp.train.result import TrainResult
 from adadp.train.run import Watch
@@ -53,7 +53,7 @@ def fit(
     ema: float | None = None,
     loss: str | Loss = "cross-entropy",
     test: tuple[Tensor, Tensor] | None = None,
-    evaluate: Evaluate | None = None,
+    evaluate: Evaluate | Evaluation | None = None,
     validation: tuple[Tensor, Tensor] | int | None = None,
     validation_public: bool | None = None,
     sampling: str = "poisson",
@@ -95,9 +95,11 @@ def fit(
     model that is judged, certified and returned has an exponential average of the weights. ``seed`` None is secure
     randomness.
     ``public_records`` is used in place of ``len(data)`` where the exact number must stay hidden. ``evaluate(model)``
-    returns a number from public data. With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the
-    one that is there, given the same data, model and arguments; with ``tensorboard`` too, what is logged in the folder
-    is also written for TensorBoard.
+    returns a number from public data, which is shown under the name of the function; with ``Evaluation(function,
+    "AUC", 0, 1)`` in its place under a name and with a range of its own. Only what ``test`` gives is an accuracy.
+
+    With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the one that is there, given the same
+    data, model and arguments; with ``tensorboard`` too, what is logged in the folder is also written for TensorBoard.
     """
     make = None if isinstance(optimizer, str) else optimizer
     if make is not None and weight_decay:

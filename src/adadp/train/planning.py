@@ -94,6 +94,12 @@ def large_delta(config: TrainConfig, records: int) -> str | None:
     return f"delta = {config.delta:g} is not below one over the number of records, {records}."
 
 
+def notes_of(config: TrainConfig, plan: Plan) -> list[str]:
+    """What a certificate must note about a run because of its configuration."""
+    found = (parse_method(config.method).note(plan.steps), large_delta(config, plan.records))
+    return [each for each in found if each is not None]
+
+
 def target_of(config: TrainConfig) -> Target | None:
     """What the run may cost; None where the noise is given instead."""
     if config.rho is not None:
