@@ -134,7 +134,7 @@ def test_what_is_not_known_ahead_or_not_a_number_is_not_shown(tmp_path, settings
 def test_it_changes_nothing_about_the_run(tmp_path):
     with_board, without = run(tmp_path / "one"), run(tmp_path / "other", tensorboard=None)
     assert all(map(torch.equal, with_board.model.parameters(), without.model.parameters()))
-    assert with_board.epsilon == without.epsilon
+    assert with_board.epsilon_if_unseeded == without.epsilon_if_unseeded > 0
     assert not (tmp_path / "other" / "tensorboard").exists()
     for name in ("one", "other"):
         assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / name)))

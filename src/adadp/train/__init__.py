@@ -11,7 +11,7 @@ boards.py a run on TensorBoard.
 """
 
 from adadp.train.boards import check_board
-from adadp.train.evaluation import Evaluation
+from adadp.train.evaluation import Evaluation, refuse_training_records
 from adadp.train.fitting import fit
 from adadp.train.planning import decay_of, plan_of, refuse_large_delta
 from adadp.train.result import Status, TrainResult
@@ -29,6 +29,7 @@ __all__ = [
     "plan_of",
     "refuse_finished",
     "refuse_large_delta",
+    "refuse_training_records",
     "train",
     "verify_run",
 ]

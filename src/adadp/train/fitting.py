@@ -17,7 +17,7 @@ from adadp.losses import Loss
 from adadp.methods import Method, parse_method
 from adadp.records import Data
 from adadp.schedules import Schedule, tabulated
-from adadp.train.evaluation import Evaluate, Evaluation
+from adadp.train.evaluation import Evaluate, Evaluation, refuse_training_records
 from adadp.train.optimizers import MakeOptimizer
 from adadp.train.result import TrainResult
 from adadp.train.run import Watch
@@ -96,7 +96,8 @@ def fit(
     randomness.
     ``public_records`` is used in place of ``len(data)`` where the exact number must stay hidden. ``evaluate(model)``
     returns a number from public data, which is shown under the name of the function; with ``Evaluation(function,
-    "AUC", 0, 1)`` in its place under a name and with a range of its own. Only what ``test`` gives is an accuracy.
+    "AUC", 0, 1)`` in its place under a name and with a range of its own. Only what ``test`` gives is an accuracy; it is
+    refused if many of its records are training records.
 
     With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the one that is there, given the same
     data, model and arguments; with ``tensorboard`` too, what is logged in the folder is also written for TensorBoard.
@@ -158,6 +159,8 @@ def fit(
     )
     fixed, released = fixed_first(parse_features(features))
     looked_at = None if isinstance(validation, int) else validation
+    refuse_training_records(data, test)
+    refuse_training_records(data, looked_at, "validation")
     if fixed:
         data, test = extract_both(fixed, tensors_of_data(data), test, device=device)
         if looked_at is not None:
