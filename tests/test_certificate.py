@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,21 +18,23 @@ from torch import nn
 from adadp import __version__, zoo
 from adadp.accounting import accountant, rounded_up
 from adadp.config import TrainConfig
+from adadp.errors import InputError
 from adadp.events import from_json
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
 from adadp.plan import Plan
 from adadp.report.certificate import make_certificate, plain_words, tensors_digest
 from adadp.report.detection import detection
+from adadp.report.html import write_report
 from adadp.runs import RunFolder, certificate_digest
 from adadp.train import fit, verify_run
 
-DATA = zoo.load("cancer").train
+DATA, TEST = zoo.load("cancer").train, zoo.load("cancer").test
 SETTINGS = {"epsilon": 2.0, "delta": 1e-4, "steps": 10, "lot_size": 56, "lr": 0.5}
 
 
 def trained(out: Path, **settings) -> RunFolder:
     torch.manual_seed(0)
-    fit(nn.Linear(9, 2), DATA, out=out, **{**SETTINGS, **settings})
+    fit(nn.Linear(9, 2), DATA, test=TEST, out=out, **{**SETTINGS, **settings})
     return RunFolder.open(out)
 
 
@@ -50,7 +53,7 @@ def other(tmp_path_factory) -> RunFolder:
     """A run that differs in nothing but its weights and noise."""
     torch.manual_seed(9)
     out = tmp_path_factory.mktemp("other") / "run"
-    fit(nn.Linear(9, 2), DATA, out=out, **SETTINGS)
+    fit(nn.Linear(9, 2), DATA, test=TEST, out=out, **SETTINGS)
     return RunFolder.open(out)
 
 
@@ -113,6 +116,8 @@ def test_the_whole_run_verifies_and_nothing_is_written(original):
         "charges",
         "epsilon",
         "statements",
+        "measurements",
+        "page",
     ]
     assert all(check.passed for check in checks), checks
     assert {path.name: path.read_bytes() for path in original.path.iterdir()} == before
@@ -213,6 +218,13 @@ def test_a_ledger_that_does_not_say_whether_there_was_a_seed_does_not_verify(run
     assert failed(run) == {"ledger"}
 
 
+def test_a_folder_may_be_called_something_else_and_may_have_no_page(run):
+    renamed = RunFolder.open(run.path.rename(run.path.with_name("another name")))
+    assert failed(renamed) == set()
+    (renamed.path / "report.html").unlink()
+    assert failed(renamed) == set()
+
+
 def test_a_note_that_the_configuration_calls_for_cannot_be_left_out(run):
     assert run.certificate()["notes"]
     forged(run, lambda c: c.update(notes=[]))
@@ -220,8 +232,8 @@ def test_a_note_that_the_configuration_calls_for_cannot_be_left_out(run):
 
 
 LITTLE = (
-    "Adding or removing one record of the training data changes the probability of any outcome at most by a factor of "
-    "{factor}, and by an added 0.0001."
+    "Adding or removing one record of the training data changes the probability of any outcome by at most a factor of "
+    "{factor}, plus at most 0.0001."
 )
 MUCH = (
     "At so large an epsilon the guarantee alone rules out very little: the model may change much by adding or removing "
@@ -379,7 +391,7 @@ TAMPERED: dict[str, tuple[Callable[[RunFolder, RunFolder], object], set[str]]] =
     "length of the ledger": (lambda run, _: certify(run, lambda c: c["ledger"].update(length=9)), {"model", "ledger"}),
     "certificate of another run": (
         lambda run, other: shutil.copy(other.certificate_path, run.path),
-        {"ledger", "model"},
+        {"ledger", "model", "measurements"},
     ),
     "certificate removed": (lambda run, _: run.certificate_path.unlink(), {"certificate"}),
     "certificate that is no JSON": (lambda run, _: run.certificate_path.write_text("epsilon: 1"), {"certificate"}),
@@ -417,6 +429,14 @@ TAMPERED: dict[str, tuple[Callable[[RunFolder, RunFolder], object], set[str]]] =
         lambda run, _: edit(run.config_path, "delta = 0.0001", "delta = 0.001"),
         {"configuration", "plan", "epsilon", "statements"},
     ),
+    "a metric": (
+        lambda run, _: edit(run.metrics_path, '"test_accuracy": 0.', '"test_accuracy": 0.9'),
+        {"measurements", "page"},
+    ),
+    "metrics removed": (lambda run, _: run.metrics_path.unlink(), {"measurements", "page"}),
+    "a count of mistakes": (lambda run, _: edit(run.confusion_path, "[[", "[[9"), {"measurements", "page"}),
+    "mistakes removed": (lambda run, _: run.confusion_path.unlink(), {"measurements", "page"}),
+    "a word on the page": (lambda run, _: edit(run.path / "report.html", "record", "person"), {"page"}),
     "rate in the configuration": (lambda run, _: edit(run.config_path, "lr = 0.5", "lr = 0.4"), {"configuration"}),
     "seed in the configuration": (
         lambda run, _: edit(run.config_path, "data =", "seed = 0\ndata ="),
@@ -437,11 +457,11 @@ def test_every_single_edit_is_found_where_it_was_made(case, run, other):
     tamper(run, other)
     found = failed(run)
     assert found >= expected
-    assert found - expected <= {"model"}
+    assert found - expected <= {"model", "page"}
 
 
 def forged(run: RunFolder, change: Callable[[dict], None], **config) -> None:
-    """Somebody edits the certificate, and configuration, and mends every checksum about them."""
+    """Somebody edits the certificate, and configuration, and mends every checksum about them, and the page."""
     if config:
         run.config_path.write_text(run.config.replace(**config).to_toml())
     certificate = run.certificate()
@@ -450,6 +470,8 @@ def forged(run: RunFolder, change: Callable[[dict], None], **config) -> None:
     run.write_certificate(certificate)
     metadata = {**run.model_metadata(), "certificate_digest": certificate_digest(certificate)}
     run.save_model(run.load_model_tensors(), metadata)
+    with suppress(InputError):  # of figures that no page can be made of
+        write_report(run.path)
 
 
 def nothing(certificate: dict) -> None:
@@ -467,7 +489,7 @@ def nothing(certificate: dict) -> None:
         (lambda c: c.update(private=False, epsilon=None), {}, {"epsilon"}),
         (lambda c: c.update(accountant="theorem1"), {"accountant": "theorem1"}, {"plan", "epsilon", "statements"}),
         (lambda c: c.update(steps_done=9, steps_lost=2), {}, {"charges"}),
-        (lambda c: c.update(steps_done=-1), {}, {"charges"}),
+        (lambda c: c.update(steps_done=-1), {}, {"charges", "page"}),
         (nothing, {"lr": 0.4}, set()),
     ],
 )

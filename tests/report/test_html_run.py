@@ -88,7 +88,7 @@ def test_a_guarantee_that_rules_out_little_is_no_good_news(tmp_path):
     assert certificate["epsilon"] > 50
     assert (page.status, page.tone) == ("PRIVATE, WEAKLY", "warn")
     assert any("rules out very little" in line for line in page.lead)
-    assert "at most by a factor" not in " ".join([*page.lead, words_of(page)])
+    assert "by at most a factor" not in " ".join([*page.lead, words_of(page)])
     figure = next(each for each in page.figures.figures if each.label == "Chance to detect a record")
     assert (figure.value, figure.tone) == ("\u2264 100.00 %", "warn")
     tones = {part.title: part.tone for part in parts_of(page, Words)}
@@ -263,7 +263,7 @@ def test_a_run_without_a_matrix_has_no_balanced_accuracy(finished, tmp_path):
     shutil.copytree(finished.path, tmp_path / "run")
     (tmp_path / "run" / "confusion.json").unlink()
     figures = {figure.label: figure for figure in run_page(RunFolder.open(tmp_path / "run")).figures.figures}
-    assert figures["Test accuracy"].note == "on the public test set"
+    assert figures["Test accuracy"].note == "on the test set"
     assert "Balanced accuracy" not in figures
 
 
@@ -281,7 +281,7 @@ def test_what_an_accuracy_hides():
 
 def test_the_commands_run_and_check_it(finished):
     commands = [part.text for part in parts_of(run_page(finished), Command)]
-    assert commands == [finished.config.as_command(), "adadp verify finished"]
+    assert commands == [finished.config.as_command(), "adadp verify ."]
 
 
 def test_a_last_line_without_an_accuracy_is_no_look(finished, tmp_path):

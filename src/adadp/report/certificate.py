@@ -53,6 +53,7 @@ def make_certificate(
     budget: Filter | None = None,
     search: Mapping[str, Any] | None = None,
     searched: Iterable[str] = (),
+    measured: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The certificate of a run that ended with ``ledger`` and ``model``, as JSON.
 
@@ -60,6 +61,7 @@ def make_certificate(
     ``learned`` is what the feature stages of the run have released; ``encoder`` how files became records. ``budget`` is
     the filter of a run whose noise was chosen on the way: what was promised ahead is then what is certified.
     ``search`` says among what the run was chosen, and ``searched`` what that discloses; the ledger is the search's.
+    ``measured`` are the digests of the files with what was measured on public data.
 
     A run with a seed is a rehearsal: ``private`` is false and ``epsilon`` None, since whoever has the seed can subtract
     the noise. What the same run without a seed would state is under ``if_unseeded``.
@@ -94,6 +96,7 @@ def make_certificate(
         "randomness": randomness,
         "config_digest": config.digest(),
         "model_digest": tensors_digest(model),
+        "measured": dict(measured or {}),
         "versions": {
             "adadp": __version__,
             "python": platform.python_version(),
@@ -264,8 +267,8 @@ def _protects(epsilon: float, delta: float, neighbours: Neighbours) -> str:
         )
     factor = rounded_up(math.exp(epsilon))
     return (
-        f"{change[0].upper()}{change[1:]} changes the probability of any outcome at most by a factor of {factor}, and "
-        f"by an added {delta:g}."
+        f"{change[0].upper()}{change[1:]} changes the probability of any outcome by at most a factor of {factor}, plus "
+        f"at most {delta:g}."
     )
 
 

@@ -90,6 +90,9 @@ def publish(out: Path, search: Search, material: Material, run: RunFolder | None
     if inputs.encoder is not None:
         folder.write_encoder(inputs.encoder)
     folder.write_search(search.as_json())
+    if run is not None:
+        final = {"step": done["steps_done"], "final": True, "test_accuracy": accuracy, "score": search.score}
+        folder.log({name: value for name, value in final.items() if value is not None})
     certificate = make_certificate(
         config=config,
         plan=search.plans()[search.chosen or 0],
@@ -104,10 +107,8 @@ def publish(out: Path, search: Search, material: Material, run: RunFolder | None
         encoder=inputs.encoder,
         search=search.statement(),
         searched=search.disclosed(),
+        measured=folder.measured_digests(),
     )
-    if run is not None:
-        final = {"step": done["steps_done"], "final": True, "test_accuracy": accuracy, "score": search.score}
-        folder.log({name: value for name, value in final.items() if value is not None})
     folder.write_certificate(certificate)
     folder.save_model(tensors, model_metadata(certificate))
     return SearchResult(search, certificate, accuracy, out)

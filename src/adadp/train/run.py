@@ -268,6 +268,11 @@ class Run:
             notes = [*notes, self.average.note]
         notes = [*notes, *notes_of(self.config, self.plan)]
         found, confusion = self.looked()
+        folder = self.folder
+        if folder is not None and not any("final" in record for record in folder.metrics()):
+            if confusion is not None:
+                folder.write_confusion(_class_names(encoder, len(confusion)), confusion)
+            self.keep({"step": self.private.step, "final": True, **found, "seconds": seconds})
         tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         certificate = make_certificate(
             config=self.config,
@@ -282,13 +287,9 @@ class Run:
             learned=learned,
             encoder=encoder,
             budget=self.budget,
+            measured=None if folder is None else folder.measured_digests(),
         )
-        folder = self.folder
         if folder is not None:
-            if not any("final" in record for record in folder.metrics()):
-                if confusion is not None:
-                    folder.write_confusion(_class_names(encoder, len(confusion)), confusion)
-                self.keep({"step": self.private.step, "final": True, **found, "seconds": seconds})
             folder.write_certificate(certificate)
             folder.save_model(tensors, model_metadata(certificate))
             folder.checkpoint_path.unlink(missing_ok=True)

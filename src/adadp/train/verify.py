@@ -7,6 +7,8 @@
     charges         those certified, and none beyond the plan
     epsilon         from the ledger, at the configured delta
     statements      everything else in the certificate
+    measurements    metrics.jsonl and confusion.json are those certified
+    page            where report.html exists: it is what these files make
     search          where search.json exists: the run is one of its candidates, and within what was asked for
 
 What a search charged is computed from its candidates in search.json, once for all its runs.
@@ -33,6 +35,7 @@ from adadp.methods import Agd, parse_method
 from adadp.plan import Plan
 from adadp.randomness import source_of
 from adadp.report.certificate import guarantee_of, make_certificate, tensors_digest
+from adadp.report.html import render, run_page
 from adadp.runs import RunFolder, certificate_digest
 from adadp.schedules import Piecewise, parse_schedule
 from adadp.train.planning import decay_of, filter_of, notes_of, plan_of, planned_budget
@@ -54,7 +57,7 @@ _FIGURES = (
     "claimed_epsilon",
     "claimed_by_paper",
 )
-_ELSEWHERE = {*_FIGURES, "plan", "charged", "ledger", "config_digest", "model_digest", "versions"}
+_ELSEWHERE = {*_FIGURES, "measured", "plan", "charged", "ledger", "config_digest", "model_digest", "versions"}
 _NOTHING = object()
 
 
@@ -86,6 +89,8 @@ def verify_run(folder: RunFolder) -> list[Check]:
         "charges": finished.charges,
         "epsilon": finished.epsilon,
         "statements": finished.statements,
+        "measurements": finished.measurements,
+        "page": finished.page,
     }
     if folder.search_path.exists():
         checks["search"] = finished.search
@@ -255,6 +260,22 @@ class _Finished:
         if wrong:
             raise InputError(f"The certificate says something else than this run under: {', '.join(wrong)}.")
         return "as this run would state them again"
+
+    def measurements(self) -> str:
+        if self.certificate["measured"] != self.folder.measured_digests():
+            raise InputError("metrics.jsonl or confusion.json is not the one that was certified.")
+        return "metrics.jsonl and confusion.json as certified"
+
+    def page(self) -> str:
+        page = self.folder.path / "report.html"
+        if not page.exists():
+            return "there is none"
+        if page.read_bytes() != render(run_page(self.folder)).encode("utf-8"):
+            raise InputError(
+                "report.html is not the page of this run as this AdaDP makes it.",
+                fix=f"Do not read it; make it again with: adadp report {self.folder.path}",
+            )
+        return "report.html as these files make it"
 
     @cached_property
     def _record(self) -> LedgerRecord:

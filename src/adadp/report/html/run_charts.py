@@ -53,7 +53,7 @@ def looks_chart(lines: Sequence[Line]) -> Chart | None:
     name, axis = _name_and_axis(lines)
     title = f"{name[0].upper()}{name[1:]} on the way"
     called = "accuracy" if axis is ACCURACY else "evaluation"
-    return Chart(called, title, "line", STEPS, axis, (_series(name, points),), "On public test data.")
+    return Chart(called, title, "line", STEPS, axis, (_series(name, points),), "On test data, which must be public.")
 
 
 def spending_chart(lines: Sequence[Line], delta: float | None, accountant: str) -> Chart | None:

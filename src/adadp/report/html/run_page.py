@@ -161,9 +161,9 @@ def _figures(
 def _looked(look: float | Evaluated, counts: ClassCounts | None) -> list[Figure]:
     """The accuracy beside what it is without a model, and over the classes; a warning where it hides something."""
     if isinstance(look, Evaluated):
-        return [Figure(look.name, look.digits, look.span or "evaluated on public data")]
+        return [Figure(look.name, look.digits, look.span)]
     if counts is None:
-        return [Figure("Test accuracy", percent(look), "on the public test set")]
+        return [Figure("Test accuracy", percent(look), "on the test set")]
     constant = unbroken(f"always answering the most frequent class: {percent(counts.largest_share)}")
     return [
         Figure("Test accuracy", percent(look), constant, "plain" if counts.beats_largest else "warn"),

@@ -122,7 +122,7 @@ def mistakes(matrix: Matrix | None, counts: ClassCounts | None) -> list[Section]
     if matrix is None or counts is None:
         return []
     text = (
-        f"Counts on the public test set. Balanced accuracy, the mean of the last column: "
+        f"Counts on the test set. Balanced accuracy, the mean of the last column: "
         f"{percent(counts.balanced_accuracy)}. Always answering {matrix.labels[counts.largest]}, the most frequent "
         f"class: {percent(counts.largest_share)}."
     )
@@ -155,18 +155,17 @@ def settings(config: TrainConfig, certificate: Certificate | None) -> Section:
 
 def again(folder: RunFolder, certificate: Certificate | None) -> Section:
     """How to check the run, and how to make it again."""
-    place = shlex.quote(folder.path.name)
-    return Section("Check it, run it again", (*_rerun(folder, place, certificate), *_checks(place, certificate)))
+    return Section("Check it, run it again", (*_rerun(folder, certificate), *_checks(certificate)))
 
 
-def _rerun(folder: RunFolder, place: str, certificate: Certificate | None) -> tuple[Part, ...]:
+def _rerun(folder: RunFolder, certificate: Certificate | None) -> tuple[Part, ...]:
     """How to make the run again. One that a search chose is what no training makes: it would not be charged as that."""
     config, search = folder.config, folder.search()
     if config.data == "python":
         return (Words(("The data was handed over in Python (adadp.fit), so no command runs this again.",)),)
     if certificate is None:
         way, what = ("train", "run") if search is None else ("tune", "search")
-        return (Command(f"adadp {way} --resume {place}", f"Go on with the {what}:"),)
+        return (Command(f"adadp {way} --resume {shlex.quote(folder.path.name)}", f"Go on with the {what}:"),)
     if search is None:
         return (Command(config.as_command(), "Run it again, with every setting written out:"),)
     why = Words(
@@ -175,13 +174,13 @@ def _rerun(folder: RunFolder, place: str, certificate: Certificate | None) -> tu
             "another run, whose epsilon would leave out what choosing them told about the records.",
         )
     )
-    command = search_command(search, f"{folder.path.name}-again")
+    command = search_command(search, "again")
     if command is None:
         return (why,)
     return (why, Command(command, "Search again, among the same settings, which costs the same epsilon once more:"))
 
 
-def _checks(place: str, certificate: Certificate | None) -> tuple[Part, ...]:
+def _checks(certificate: Certificate | None) -> tuple[Part, ...]:
     if certificate is None:
         return ()
     digests = [
@@ -191,9 +190,9 @@ def _checks(place: str, certificate: Certificate | None) -> tuple[Part, ...]:
         ("head of the ledger", certificate["ledger"]["head"]),
     ]
     caption = "Keep the first one elsewhere to pin the run: who can write the folder can write all of it anew."
-    verify = "Compute the guarantee again from the ledger, and check the model; call it where the run's folder is:"
+    verify = "Compute the guarantee again from the ledger, and check the model and this page; call it in the folder:"
     return (
-        Command(f"adadp verify {place}", verify),
+        Command("adadp verify .", verify),
         Table(("SHA-256 of", "Digest"), tuple(digests), caption, left=2, wide=True),
     )
 
