@@ -213,13 +213,13 @@ class _Finished:
         return f"{charged} in the ledger, none beyond the plan"
 
     def _one_charge(self, search: Search) -> str:
-        """A search is charged once, before its first run."""
+        """A search is charged once, as a whole."""
         if self._record.charges != {search.event(): 1}:
             raise InputError("The ledger does not hold the search of search.json, once and nothing else.")
         done, lost = self.certificate["steps_done"], self.certificate["steps_lost"]
         if min(done, lost) < 0 or done + lost > self._stated.steps or (search.chosen is None and done):
             raise InputError(f"{done} steps done and {lost} lost are not those of one run of the search.")
-        return "the search as a whole, before its first run"
+        return "the search as a whole, once"
 
     def search(self) -> str:
         search, config = self._search, self.folder.config
