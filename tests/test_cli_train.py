@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -131,7 +132,18 @@ def test_a_terminal_gets_a_bar(tmp_path, monkeypatch):
     assert "step" in result.stderr
     assert "no privacy" in result.stderr
     assert "NOT PRIVATE" in result.stdout
+    assert not re.search(r"\d:\d\d", result.stderr), "a time"
     assert run("train", *QUICK, "--json").stderr == ""
+
+
+def test_the_bar_does_not_move_with_every_step(monkeypatch):
+    moved = []
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, **told: moved.append(told))
+    run("train", *SHORT[:-2], "--threads", "1")
+    assert [told["completed"] for told in moved] == [1, 4]
+    assert moved[0]["figures"].startswith("rehearsal, epsilon ")
+    assert moved[-1]["figures"].endswith("about 1 s left")
 
 
 def test_every_setting_has_an_option():
@@ -410,7 +422,7 @@ def test_a_full_disk_is_told_in_words(tmp_path):
 
 def test_verify_says_what_it_checked(finished):
     text = run("verify", finished).stdout
-    assert text.count("ok  ") == 7
+    assert text.count("ok  ") == 9
     assert "-differentially private" in text
     answer = json.loads(run("verify", finished, "--json").stdout)
     assert answer["verified"] is True

@@ -206,6 +206,15 @@ def test_a_copy_of_a_table(table):
         assert not (table / "run").exists()
 
 
+def test_a_copy_as_public_validation_records(table):
+    shutil.copy(table / "train.csv", table / "copy.csv")
+    noise = {"noise_schedule": "validation:s0=10,k=0.7", "validation_data": f"table:{table / 'copy.csv'}"}
+    config = asked(f"table:{table / 'train.csv'}", schema=str(table / "schema.toml"), steps=None, epochs=2, **noise)
+    with pytest.raises(InputError, match="Many of the validation records are training records"):
+        launch.start(config, table / "run")
+    assert not (table / "run").exists()
+
+
 def test_a_search_refuses_too(table):
     shutil.copy(table / "train.csv", table / "copy.csv")
     config = asked(f"table:{table / 'train.csv'}", schema=str(table / "schema.toml"))

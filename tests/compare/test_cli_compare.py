@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from adadp import zoo
-from adadp.cli.compare import compare
+from adadp.cli.compare import _time, compare
 from adadp.compare import Comparison
 from adadp.compare.words import cell, differences, percent, smallest
 from adadp.errors import InputError
@@ -159,6 +159,10 @@ def test_runs_on_own_data_have_no_seeds():
     (text,) = differences({**own, "pairs": [pair(-0.01, 0.02)]})
     assert text.endswith("after Holm, 3 runs each)")
     assert "seed" not in differences({**own, "seeds": [0], "pairs": []})[0]
+
+
+def test_what_is_left_is_told_with_one_digit():
+    assert [_time(seconds) for seconds in (0.2, 61.0, 734.0, 8000.1)] == ["0:01", "1:10", "13:20", "2:30:00"]
 
 
 def test_cells():

@@ -194,6 +194,13 @@ def test_a_run_that_has_not_finished_promises_nothing(finished, tmp_path):
     assert "What this protects, and what it does not" not in [section.title for section in page.sections]
 
 
+def test_a_certificate_of_another_format_has_no_page(finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "run")
+    (tmp_path / "run" / "certificate.json").write_text(json.dumps({**finished.certificate(), "format": 1}))
+    with pytest.raises(InputError, match="another AdaDP"):
+        page_of(tmp_path / "run")
+
+
 def test_a_run_that_has_only_begun_has_a_page(finished, tmp_path):
     RunFolder.create(tmp_path / "run", finished.config)
     assert render(page_of(tmp_path / "run"))

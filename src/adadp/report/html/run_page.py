@@ -11,6 +11,7 @@ no better than always answering    says so below the headline, as it does of cla
 the most frequent class
 no confusion.json                  no matrix, no balanced accuracy
 a broken confusion.json            ``RunError``
+a certificate of another format    ``InputError``
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from collections.abc import Sequence
 from adadp import __version__
 from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
-from adadp.report.certificate import guarantee_of
+from adadp.errors import InputError
+from adadp.report.certificate import FORMAT, guarantee_of
 from adadp.report.detection import FALSE_ALARMS, detection, rules_out_little
 from adadp.report.html.page import Figure, KeyFigures, Page, Tone
 from adadp.report.html.run_charts import Line
@@ -51,6 +53,12 @@ from adadp.runs import ClassCounts, Evaluated, RunFolder
 def run_page(folder: RunFolder) -> Page:
     """The page of the run in ``folder``."""
     config, lines, certificate = folder.config, folder.metrics(), folder.certificate()
+    if certificate is not None and certificate.get("format") != FORMAT:
+        raise InputError(
+            f"The certificate in {folder.path} was written by another AdaDP.",
+            why=f"Its format is not {FORMAT}.",
+            fix="Use the release that wrote it.",
+        )
     look = final_look(lines)
     matrix, counts = matrix_of(folder), folder.class_counts()
     about = () if matrix is None or counts is None else doubts(counts, matrix.labels)
