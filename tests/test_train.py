@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 from datetime import datetime
+from functools import partial
 
 import pytest
 import torch
@@ -283,6 +284,7 @@ def test_a_function_without_a_name_of_its_own_is_no_accuracy(tmp_path):
     assert str(result.evaluation) == "auc 0.83"
     assert "auc 0.83" in run_page(RunFolder.open(result.out)).headline
     assert str(run(evaluate=lambda model: 1.7, **QUICK).evaluation) == "evaluation 1.7"
+    assert str(run(evaluate=partial(auc), **QUICK).evaluation) == "auc 0.83"
     assert str(run(evaluate=lambda model: math.nan, **QUICK).evaluation) == "evaluation unknown"
 
 

@@ -265,10 +265,10 @@ def _protects(epsilon: float, delta: float, neighbours: Neighbours) -> str:
         return (
             f"At so large an epsilon the guarantee alone rules out very little: the model may change much by {change}."
         )
-    factor = rounded_up(math.exp(epsilon))
+    factor, added = rounded_up(math.exp(epsilon)), f"{delta:g}".replace("e-0", "e-")
     return (
         f"{change[0].upper()}{change[1:]} changes the probability of any outcome by at most a factor of {factor}, plus "
-        f"at most {delta:g}."
+        f"at most {added}."
     )
 
 

@@ -223,7 +223,8 @@ def named(evaluate: Evaluate | Evaluation) -> Evaluation:
     """``evaluate`` with a name: that of the function, where it was given none."""
     if isinstance(evaluate, Evaluation):
         return evaluate
-    found = getattr(evaluate, "__name__", type(evaluate).__name__)
+    function = getattr(evaluate, "func", evaluate)  # of a functools.partial
+    found = getattr(function, "__name__", type(function).__name__)
     return Evaluation(evaluate, "evaluation" if found == "<lambda>" else found)
 
 
