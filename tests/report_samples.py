@@ -14,7 +14,7 @@ from adadp.compare.measuring import measured_run
 from adadp.config import TrainConfig
 from adadp.runs import RunFolder
 
-SMALL: dict[str, Any] = {"delta": 1e-4, "epochs": 4, "lot": 50, "seed": 0, "threads": 1, "evaluate_every": 1}
+SMALL: dict[str, Any] = {"delta": 1e-4, "epochs": 4, "lot": 50, "threads": 1, "evaluate_every": 1}
 QUICK: dict[str, Any] = {"accountant": "rdp", "epochs": 2}
 """What makes the runs of a comparison, each of them calibrated and verified, short."""
 
@@ -30,12 +30,13 @@ def small_comparison(out: Path) -> dict[str, Any]:
     """Results of two methods at two budgets over two seeds, in the folder ``out`` too."""
     cases = [_case(out, method, epsilon) for method in ("adadp", "dpsgd") for epsilon in (0.5, 4.0)]
     results = {
-        "format": 1,
+        "format": 2,
         "title": "Two methods on cancer",
         "command": "adadp compare --data cancer --methods adadp,dpsgd --epsilon 0.5,4 --seeds 2 --out runs/cancer",
         "made_with": "adadp 0.1.0",
         "data": "cancer",
         "public": True,
+        "rehearsal": True,
         "delta": 1e-4,
         "neighbours": "add-remove",
         "sampling": "poisson",
@@ -65,7 +66,7 @@ def _case(out: Path, method: str, epsilon: float) -> dict[str, Any]:
         "name": method,
         "epsilon": epsilon,
         "method": method,
-        "private": True,
+        "private": False,
         "not_private": None,
         "features": "none",
         "model": "linear",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -13,24 +16,31 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from adadp import __version__, zoo
-from adadp.accounting import accountant
+from adadp.accounting import accountant, rounded_up
 from adadp.config import TrainConfig
+from adadp.errors import InputError
 from adadp.events import from_json
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
 from adadp.plan import Plan
 from adadp.report.certificate import make_certificate, plain_words, tensors_digest
 from adadp.report.detection import detection
+from adadp.report.html import write_report
 from adadp.runs import RunFolder, certificate_digest
 from adadp.train import fit, verify_run
 
-DATA = zoo.load("cancer").train
+DATA, TEST = zoo.load("cancer").train, zoo.load("cancer").test
 SETTINGS = {"epsilon": 2.0, "delta": 1e-4, "steps": 10, "lot_size": 56, "lr": 0.5}
 
 
 def trained(out: Path, **settings) -> RunFolder:
     torch.manual_seed(0)
-    fit(nn.Linear(9, 2), DATA, out=out, **{**SETTINGS, "seed": 0, **settings})
+    fit(nn.Linear(9, 2), DATA, test=TEST, out=out, **{**SETTINGS, **settings})
     return RunFolder.open(out)
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory) -> RunFolder:
+    return trained(tmp_path_factory.mktemp("rehearsal") / "run", seed=7)
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +50,10 @@ def original(tmp_path_factory) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory) -> RunFolder:
-    """A run that differs in nothing but the seed of its weights and noise."""
+    """A run that differs in nothing but its weights and noise."""
     torch.manual_seed(9)
     out = tmp_path_factory.mktemp("other") / "run"
-    fit(nn.Linear(9, 2), DATA, out=out, seed=0, **SETTINGS)
+    fit(nn.Linear(9, 2), DATA, test=TEST, out=out, **SETTINGS)
     return RunFolder.open(out)
 
 
@@ -66,10 +76,12 @@ def test_a_certificate_says_everything_a_reader_needs(original):
     assert certificate["epsilon_low"] > 1.99
     assert certificate["delta"] == 1e-4
     assert certificate["private"] is True
+    assert certificate["rehearsal"] is False
+    assert "if_unseeded" not in certificate
     assert certificate["neighbours"] == "add-remove" == event.neighbours.value
     assert certificate["sampling"] == "poisson"
     assert certificate["method"] == "adadp"
-    assert certificate["randomness"] == "seed 0: reproducible, not secure"
+    assert certificate["randomness"] == "secure (operating-system entropy)"
     assert certificate["charged"][0]["count"] == certificate["steps_done"] == certificate["plan"]["steps"] == 10
     assert certificate["versions"]["adadp"] == __version__
     assert set(certificate["versions"]) == {"adadp", "python", "torch", "numpy"}
@@ -79,14 +91,14 @@ def test_a_certificate_says_everything_a_reader_needs(original):
     assert min(checked.values()) == checked["pld"] == certificate["epsilon"]
     disclosed = " ".join(certificate["disclosed"])
     assert "number of training records, 560" in disclosed
-    assert "The seed 0" in disclosed
-    assert "How long the run took" in disclosed
+    assert "How long the run took, rounded up to one digit" in disclosed
     public, rounding = certificate["not_charged"]
     assert public == "Looks at the test set, which must be public."
     assert "the corner of a ReLU" in rounding
     assert original.model_metadata() == {
         "certificate_digest": certificate_digest(certificate),
         "private": "true",
+        "rehearsal": "false",
         "epsilon": repr(certificate["epsilon"]),
         "delta": "0.0001",
         "neighbours": "add-remove",
@@ -104,6 +116,8 @@ def test_the_whole_run_verifies_and_nothing_is_written(original):
         "charges",
         "epsilon",
         "statements",
+        "measurements",
+        "page",
     ]
     assert all(check.passed for check in checks), checks
     assert {path.name: path.read_bytes() for path in original.path.iterdir()} == before
@@ -124,7 +138,7 @@ def test_in_plain_words(original):
         "(2, 0.0001)-differentially private",
         "add-remove",
         "10 of 10 steps of adadp",
-        "seed 0",
+        "secure",
         "Disclosed: ",
         "rdp",
     ):
@@ -133,10 +147,94 @@ def test_in_plain_words(original):
     assert "10 of 10 steps of adadp (3 more were paid and lost)" in plain_words(
         {**original.certificate(), "steps_lost": 3}
     )
-    assert plain_words({"private": False, "reason": "Because."}) == "NOT PRIVATE. Because."
+    reason = {"private": False, "rehearsal": False, "reason": "Because."}
+    assert plain_words(reason) == "NOT PRIVATE. Because."
 
 
-LITTLE = "The model changes little by adding or removing one record of the training data."
+def test_a_run_with_a_seed_is_a_rehearsal_and_says_so_first(rehearsal, original):
+    certificate = rehearsal.certificate()
+    assert certificate["private"] is False
+    assert certificate["rehearsal"] is True
+    assert certificate["epsilon"] is certificate["epsilon_low"] is certificate["epsilon_high"] is None
+    assert certificate["cross_check"] == []
+    assert certificate["protects"] == "Nothing."
+    assert "the seed 7" in certificate["reason"]
+    assert "whoever has the seed can compute the noise again and subtract it" in certificate["reason"]
+    real = original.certificate()
+    assert certificate["if_unseeded"] == {name: real[name] for name in certificate["if_unseeded"]}
+    assert set(certificate["if_unseeded"]) == {"epsilon", "epsilon_low", "epsilon_high", "protects", "cross_check"}
+    first, second, *_ = plain_words(certificate).splitlines()
+    assert first == f"REHEARSAL, NOT FOR RELEASE. {certificate['reason']}"
+    assert second.startswith("Without a seed the same run would be (2, 0.0001)-differentially private")
+    metadata = rehearsal.model_metadata()
+    assert (metadata["private"], metadata["rehearsal"], metadata["epsilon"]) == ("false", "true", "none")
+    assert metadata["epsilon_if_unseeded"] == repr(real["epsilon"])
+    assert all("epsilon" not in line for line in rehearsal.metrics())
+
+
+def test_what_has_no_proof_is_no_rehearsal_of_anything(tmp_path):
+    certificate = certificate_of(tmp_path, charged=10, accountant="theorem1", seed=7)
+    assert (certificate["private"], certificate["rehearsal"]) == (False, False)
+    assert "theorem1" in certificate["reason"]
+    folder = trained(tmp_path / "run", epsilon=None, sigma=0.0, allow_nonprivate=True, seed=7)
+    assert plain_words(folder.certificate()) == "NOT PRIVATE. The run added no noise: nothing is protected."
+
+
+def as_secure(run: RunFolder, real: RunFolder) -> None:
+    """Write the folder of a rehearsal as that of a run without a seed, all but its ledger."""
+
+    def pretend(certificate: dict) -> None:
+        certificate |= {name: real.certificate()[name] for name in ("private", "rehearsal", "randomness", "protects")}
+        certificate |= certificate.pop("if_unseeded")
+        del certificate["reason"]
+
+    forged(run, pretend, seed=None)
+
+
+def test_a_rehearsal_verifies_as_one_and_not_as_anything_else(rehearsal, original, tmp_path):
+    assert failed(rehearsal) == set()
+    details = {check.name: check.detail for check in verify_run(rehearsal)}
+    assert details["epsilon"].startswith("none, this is a rehearsal; ")
+    disguised = RunFolder.open(shutil.copytree(rehearsal.path, tmp_path / "disguised"))
+    as_secure(disguised, original)
+    assert failed(disguised) == {"ledger"}
+    half = RunFolder.open(shutil.copytree(rehearsal.path, tmp_path / "half"))
+    forged(half, lambda c: c.update(private=True, rehearsal=False, epsilon=1.9))
+    assert failed(half) == {"epsilon"}
+    ledger = RunFolder.open(shutil.copytree(rehearsal.path, tmp_path / "ledger"))
+    edit(ledger.ledger_path, '"seeded":true', '"seeded":false')
+    assert "ledger" in failed(ledger)
+
+
+def test_a_ledger_that_does_not_say_whether_there_was_a_seed_does_not_verify(run):
+    lines = run.ledger_path.read_text().replace(',"seeded":false', "").splitlines()
+    head = ""
+    for place, line in enumerate(lines):
+        body = line[: line.index(',"chain"')] + "}"
+        head = sha256((head + body).encode()).hexdigest()
+        lines[place] = f'{body[:-1]},"chain":"{head}"}}'
+    run.ledger_path.write_text("\n".join(lines) + "\n")
+    forged(run, lambda c: c["ledger"].update(head=head))
+    assert failed(run) == {"ledger"}
+
+
+def test_a_folder_may_be_called_something_else_and_may_have_no_page(run):
+    renamed = RunFolder.open(run.path.rename(run.path.with_name("another name")))
+    assert failed(renamed) == set()
+    (renamed.path / "report.html").unlink()
+    assert failed(renamed) == set()
+
+
+def test_a_note_that_the_configuration_calls_for_cannot_be_left_out(run):
+    assert run.certificate()["notes"]
+    forged(run, lambda c: c.update(notes=[]))
+    assert failed(run) == {"statements"}
+
+
+LITTLE = (
+    "Adding or removing one record of the training data changes the probability of any outcome by at most a factor of "
+    "{factor}, plus at most 0.0001."
+)
 MUCH = (
     "At so large an epsilon the guarantee alone rules out very little: the model may change much by adding or removing "
     "one record of the training data."
@@ -144,7 +242,7 @@ MUCH = (
 
 
 def test_what_is_protected_is_said_by_what_epsilon_rules_out(original, tmp_path):
-    assert original.certificate()["protects"] == LITTLE
+    assert original.certificate()["protects"] == LITTLE.format(factor="7.39")
     weak = trained(tmp_path / "weak", epsilon=1000.0, steps=2)
     certificate = weak.certificate()
     assert certificate["protects"] == MUCH
@@ -157,7 +255,8 @@ def test_what_is_protected_is_said_by_what_epsilon_rules_out(original, tmp_path)
 @pytest.mark.parametrize(("charged", "noise", "sentence"), [(0, 0.1, LITTLE), (10, 2.0, LITTLE), (10, 0.3, MUCH)])
 def test_the_sentence_follows_from_what_was_charged(tmp_path, charged, noise, sentence):
     certificate = certificate_of(tmp_path, charged=charged, noise=noise)
-    assert certificate["protects"] == sentence
+    factor = rounded_up(math.exp(certificate["epsilon"]))
+    assert certificate["protects"] == sentence.format(factor=factor)
     assert (detection(certificate["epsilon"], certificate["delta"]) > 0.99) == (sentence == MUCH)
 
 
@@ -292,12 +391,15 @@ TAMPERED: dict[str, tuple[Callable[[RunFolder, RunFolder], object], set[str]]] =
     "length of the ledger": (lambda run, _: certify(run, lambda c: c["ledger"].update(length=9)), {"model", "ledger"}),
     "certificate of another run": (
         lambda run, other: shutil.copy(other.certificate_path, run.path),
-        {"ledger", "model"},
+        {"ledger", "model", "measurements"},
     ),
     "certificate removed": (lambda run, _: run.certificate_path.unlink(), {"certificate"}),
     "certificate that is no JSON": (lambda run, _: run.certificate_path.write_text("epsilon: 1"), {"certificate"}),
     "certificate that is a list": (lambda run, _: run.certificate_path.write_text("[]"), {"certificate"}),
-    "last line of the ledger": (lambda run, _: without_last_line(run.ledger_path), {"ledger", "charges", "epsilon"}),
+    "last line of the ledger": (
+        lambda run, _: without_last_line(run.ledger_path),
+        {"ledger", "charges", "epsilon", "statements"},
+    ),
     "a number in the ledger": (
         lambda run, _: edit(run.ledger_path, '"seq":3', '"seq":4'),
         {"ledger", "plan", "charges", "epsilon", "statements"},
@@ -321,16 +423,24 @@ TAMPERED: dict[str, tuple[Callable[[RunFolder, RunFolder], object], set[str]]] =
     ),
     "steps in the configuration": (
         lambda run, _: edit(run.config_path, "steps = 10", "steps = 9"),
-        {"configuration", "plan", "charges"},
+        {"configuration", "plan", "charges", "statements"},
     ),
     "delta in the configuration": (
         lambda run, _: edit(run.config_path, "delta = 0.0001", "delta = 0.001"),
-        {"configuration", "plan", "epsilon"},
+        {"configuration", "plan", "epsilon", "statements"},
     ),
+    "a metric": (
+        lambda run, _: edit(run.metrics_path, '"test_accuracy": 0.', '"test_accuracy": 0.9'),
+        {"measurements", "page"},
+    ),
+    "metrics removed": (lambda run, _: run.metrics_path.unlink(), {"measurements", "page"}),
+    "a count of mistakes": (lambda run, _: edit(run.confusion_path, "[[", "[[9"), {"measurements", "page"}),
+    "mistakes removed": (lambda run, _: run.confusion_path.unlink(), {"measurements", "page"}),
+    "a word on the page": (lambda run, _: edit(run.path / "report.html", "record", "person"), {"page"}),
     "rate in the configuration": (lambda run, _: edit(run.config_path, "lr = 0.5", "lr = 0.4"), {"configuration"}),
     "seed in the configuration": (
-        lambda run, _: edit(run.config_path, "seed = 0\n", ""),
-        {"configuration", "statements"},
+        lambda run, _: edit(run.config_path, "data =", "seed = 0\ndata ="),
+        {"configuration", "ledger", "epsilon", "statements"},
     ),
 }
 
@@ -347,11 +457,11 @@ def test_every_single_edit_is_found_where_it_was_made(case, run, other):
     tamper(run, other)
     found = failed(run)
     assert found >= expected
-    assert found - expected <= {"model"}
+    assert found - expected <= {"model", "page"}
 
 
 def forged(run: RunFolder, change: Callable[[dict], None], **config) -> None:
-    """Somebody edits the certificate, and configuration, and mends every checksum about them."""
+    """Somebody edits the certificate, and configuration, and mends every checksum about them, and the page."""
     if config:
         run.config_path.write_text(run.config.replace(**config).to_toml())
     certificate = run.certificate()
@@ -360,6 +470,8 @@ def forged(run: RunFolder, change: Callable[[dict], None], **config) -> None:
     run.write_certificate(certificate)
     metadata = {**run.model_metadata(), "certificate_digest": certificate_digest(certificate)}
     run.save_model(run.load_model_tensors(), metadata)
+    with suppress(InputError):  # of figures that no page can be made of
+        write_report(run.path)
 
 
 def nothing(certificate: dict) -> None:
@@ -377,7 +489,7 @@ def nothing(certificate: dict) -> None:
         (lambda c: c.update(private=False, epsilon=None), {}, {"epsilon"}),
         (lambda c: c.update(accountant="theorem1"), {"accountant": "theorem1"}, {"plan", "epsilon", "statements"}),
         (lambda c: c.update(steps_done=9, steps_lost=2), {}, {"charges"}),
-        (lambda c: c.update(steps_done=-1), {}, {"charges"}),
+        (lambda c: c.update(steps_done=-1), {}, {"charges", "page"}),
         (nothing, {"lr": 0.4}, set()),
     ],
 )

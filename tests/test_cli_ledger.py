@@ -55,6 +55,20 @@ def accountant(monkeypatch):
 
 
 @pytest.mark.usefixtures("accountant")
+def test_the_ledger_of_a_rehearsal_says_so_and_certifies_nothing(tmp_path):
+    with Ledger.create(tmp_path / "run.ledger", budget=PlannedBudget(PLAN), seeded=True) as ledger:
+        ledger.charge(PCA)
+    shown = json.loads(run("show", tmp_path / "run.ledger", "--delta", "1e-5", "--json").output)
+    assert shown["seeded"] is True
+    assert shown["epsilon"] is shown["epsilon_high"] is None
+    assert shown["epsilon_if_unseeded"] == 0.625
+    assert "this is a rehearsal" in shown["reason"]
+    text = run("show", tmp_path / "run.ledger", "--delta", "1e-5").output
+    assert "computed from a seed: a rehearsal" in text
+    assert "none holds, this is a rehearsal" in text
+
+
+@pytest.mark.usefixtures("accountant")
 def test_charges_that_prove_nothing_get_no_epsilon(tmp_path):
     with Ledger.create(tmp_path / "run.ledger", budget=PlannedBudget(PLAN, not_private="Raw gradients.")) as ledger:
         ledger.charge(PCA)
@@ -92,6 +106,7 @@ def test_show_as_json(path):
     assert shown == {
         "run": "run [red]1[/red]",
         "created": record.created,
+        "seeded": None,
         "neighbours": "add-remove",
         "budget": PlannedBudget(PLAN).describe(),
         "charges": [

@@ -29,7 +29,7 @@ BESIDE = f"--noise-schedule {FIRST} " + " ".join(f"--beside {schedule}" for sche
 CANCER = "plan --data cancer --accountant rdp"
 KEYS = {
     "schedule", "solved", "epochs", "steps", "epsilon", "delta", "rho", "accountant", "status", "neighbours", "private",
-    "reason", "released_before", "epsilon_before", "chosen_on_the_way", "plan", "config", "rows", "beside",
+    "rehearsal", "reason", "released_before", "epsilon_before", "chosen_on_the_way", "plan", "config", "rows", "beside",
 }  # fmt: skip
 ROW = {"epoch", "steps", "lot", "sigma", "clip", "lr", "epsilon", "rho"}
 
@@ -103,9 +103,18 @@ def test_the_table_of_a_run_and_the_one_that_compares():
     assert "exp:s0=10,k=0.01 71 10 4.966" in text
 
 
+def test_a_run_with_a_seed_is_planned_as_a_rehearsal():
+    asked = f"{CANCER} --epsilon 2 --epochs 4"
+    assert "a rehearsal, as it has a seed: nothing will be protected" in said(f"{asked} --seed 0")
+    assert "rehearsal" not in said(asked)
+    found = answered(f"{asked} --seed 0")
+    assert (found["private"], found["rehearsal"]) == (False, True)
+
+
 def test_json_has_everything_for_programs():
     found = answered(f"{CANCER} --epsilon 2 --epochs 4 --noise-schedule exp:k=0.1")
     assert set(found) == KEYS
+    assert (found["private"], found["rehearsal"]) == (True, False)
     assert [set(row) for row in found["rows"]] == [ROW] * 4
     assert found["solved"]["name"] == "sigma_0"
     assert found["solved"]["value"] == found["rows"][0]["sigma"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -20,10 +21,10 @@ from adadp.cli import in_flags, main
 from adadp.cli.train import train as command
 from adadp.config import TrainConfig
 from adadp.ledger import read_ledger
-from adadp.runs import RunFolder
+from adadp.runs import RunFolder, coarse_seconds
 
 KEYS = {"test_accuracy", "epsilon", "delta", "sigma", "steps", "seconds", "method", "private", "out", "features"}
-KEYS |= {"balanced_accuracy"}
+KEYS |= {"balanced_accuracy", "rehearsal", "epsilon_if_unseeded"}
 SHORT = ("--data", "cancer", "--sigma", "2", "--delta", "1e-4", "--steps", "4", "--seed", "0", "--threads", "1")
 QUICK = ("--data", "cancer", "--sigma", "0", "--allow-nonprivate", "--steps", "4", "--seed", "0", "--threads", "1")
 
@@ -67,7 +68,7 @@ def finished(tmp_path_factory) -> Path:
 
 def test_the_last_line_is_one_json_object_with_what_a_program_wants(tmp_path):
     result = run(
-        "train", "--data", "cancer", "--epsilon", "2", "--delta", "1e-4", "--epochs", "2", "--seed", "0",
+        "train", "--data", "cancer", "--epsilon", "2", "--delta", "1e-4", "--epochs", "2",
         "--out", tmp_path / "run", "--json",
     )  # fmt: skip
     assert result.stderr == ""
@@ -80,8 +81,28 @@ def test_the_last_line_is_one_json_object_with_what_a_program_wants(tmp_path):
     assert (summary["delta"], summary["steps"], summary["method"]) == (1e-4, 20, "adadp")
     assert summary["sigma"] == certificate["charged"][0]["event"]["event"]["noise_multiplier"]
     assert summary["private"] is True
-    assert summary["seconds"] > 0
+    assert (summary["rehearsal"], summary["epsilon_if_unseeded"]) == (False, None)
+    assert isinstance(summary["seconds"], int)
+    assert summary["seconds"] == coarse_seconds(summary["seconds"]) > 0
     assert Path(summary["out"]) == tmp_path / "run"
+
+
+def test_a_rehearsal_says_so_first_to_people_and_to_programs(finished, tmp_path):
+    text = run("train", *SHORT).stdout.splitlines()
+    assert text[0].startswith("REHEARSAL, NOT FOR RELEASE. ")
+    assert "whoever has the seed can compute the noise again" in text[0]
+    assert not any(line.startswith("(") for line in text)
+    summary = json.loads(run("train", *SHORT, "--json").stdout)
+    assert set(summary) == KEYS
+    assert list(summary)[:4] == ["private", "rehearsal", "epsilon", "epsilon_if_unseeded"]
+    assert (summary["private"], summary["rehearsal"], summary["epsilon"]) == (False, True, None)
+    assert summary["epsilon_if_unseeded"] > 0
+    checked = run("verify", finished).stdout
+    assert "REHEARSAL, NOT FOR RELEASE. " in checked
+    assert "none, this is a rehearsal" in checked
+    verified = json.loads(run("verify", finished, "--json").stdout)
+    assert (verified["verified"], verified["private"], verified["rehearsal"]) == (True, False, True)
+    assert (verified["epsilon"], verified["epsilon_if_unseeded"]) == (None, summary["epsilon_if_unseeded"])
 
 
 def test_without_privacy_and_without_a_folder_the_keys_are_the_same():
@@ -111,7 +132,18 @@ def test_a_terminal_gets_a_bar(tmp_path, monkeypatch):
     assert "step" in result.stderr
     assert "no privacy" in result.stderr
     assert "NOT PRIVATE" in result.stdout
+    assert not re.search(r"\d:\d\d", result.stderr), "a time"
     assert run("train", *QUICK, "--json").stderr == ""
+
+
+def test_the_bar_does_not_move_with_every_step(monkeypatch):
+    moved = []
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, **told: moved.append(told))
+    run("train", *SHORT[:-2], "--threads", "1")
+    assert [told["completed"] for told in moved] == [1, 4]
+    assert moved[0]["figures"].startswith("rehearsal, epsilon ")
+    assert moved[-1]["figures"].endswith("about 1 s left")
 
 
 def test_every_setting_has_an_option():
@@ -390,7 +422,7 @@ def test_a_full_disk_is_told_in_words(tmp_path):
 
 def test_verify_says_what_it_checked(finished):
     text = run("verify", finished).stdout
-    assert text.count("ok  ") == 7
+    assert text.count("ok  ") == 9
     assert "-differentially private" in text
     answer = json.loads(run("verify", finished, "--json").stdout)
     assert answer["verified"] is True

@@ -22,6 +22,7 @@ from adadp.ledger import read_ledger
 from adadp.noise import GaussianMechanism
 from adadp.plan import Plan
 from adadp.randomness import SeededSource
+from adadp.report.certificate import guarantee_of
 from adadp.runs import RunFolder
 from adadp.schedules import parse_noise
 from adadp.train import fit, session, verify_run
@@ -142,7 +143,7 @@ def test_with_public_looks_the_noise_falls_as_the_schedule_says_and_the_run_stop
     assert lines[-1]["budget_used"] == pytest.approx(spent / 0.25)
 
     certificate = RunFolder.open(folder).certificate()
-    assert certificate["epsilon"] == pytest.approx(rho_to_epsilon(0.25, 1e-4))
+    assert certificate["if_unseeded"]["epsilon"] == pytest.approx(rho_to_epsilon(0.25, 1e-4))
     assert certificate["accountant"] == "zcdp-filter"
     assert certificate["steps_done"] == 5 * len(sigmas) < certificate["plan"]["steps"]
     assert certificate["plan"]["adaptive"] is True
@@ -179,7 +180,7 @@ def test_sampled_lots_are_held_to_the_budget_by_an_rdp_filter(whole, kind):
     found = RunFolder.open(folder)
     certificate, config = found.certificate(), found.config
     assert certificate["accountant"] == "rdp-filter"
-    assert certificate["epsilon"] == settings["epsilon"]
+    assert certificate["if_unseeded"]["epsilon"] == settings["epsilon"]
     budget = filter_of(config, plan_of(config, 500))
     for event, count in charges(folder).items():
         budget.admit(event, count)
@@ -557,7 +558,7 @@ def test_all_schedules_together_train_verify_and_resume(tmp_path, sampling, seed
     assert charges(tmp_path / "run") == paid
     assert failed(tmp_path / "run") == set()
     if "epsilon" in settings:
-        assert certificate["epsilon"] <= settings["epsilon"]
+        assert guarantee_of(certificate)["epsilon"] <= settings["epsilon"]
     if seed is not None:
         run(tmp_path / "whole", **settings)
         assert same_models(tmp_path / "whole", tmp_path / "run")

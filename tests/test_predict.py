@@ -103,7 +103,8 @@ class TestATableOfOnesOwn:
         folder = RunFolder.open(trained)
         assert [check.name for check in verify_run(folder) if not check.passed] == []
         certificate = folder.certificate()
-        assert 2.99 < certificate["epsilon"] <= 3
+        assert certificate["rehearsal"] is True
+        assert 2.99 < certificate["if_unseeded"]["epsilon"] <= 3
         assert certificate["record"] == "one row of train.csv"
         assert any("Column clump" in note and "[1, 10]" in note for note in certificate["notes"])
 

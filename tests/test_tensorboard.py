@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from adadp.cli import main
 from adadp.config import TrainConfig
 from adadp.errors import InputError, Interrupted, RunError
 from adadp.runs import RunFolder
-from adadp.train import boards, fit, verify_run
+from adadp.train import Evaluation, boards, fit, verify_run
 
 accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -70,7 +71,8 @@ def logged(out: Path) -> dict[str, list[tuple[int, float]]]:
 def test_it_shows_the_metrics_and_the_settings_of_the_plan_and_nothing_else(tmp_path):
     out = tmp_path / "run"
     settings = {"evaluate_every": 1, "lr": "exp:s0=0.5,k=0.3", "clip": 2.0, "clip_schedule": "exp:k=0.2"}
-    result = run(out, noise_schedule="exp:s0=2,k=0.1", lot_size="piecewise:0=56,1=70", sigma=None, **settings)
+    settings |= {"lot_size": "piecewise:0=56,1=70", "seed": None}
+    result = run(out, noise_schedule="exp:s0=2,k=0.1", sigma=None, **settings)
     found, metrics = shown(out), logged(out)
     assert set(metrics) == {"epoch", "epsilon", "test_accuracy", "seconds"}
     assert {name: found[name] for name in metrics} == metrics
@@ -87,6 +89,19 @@ def test_it_shows_the_metrics_and_the_settings_of_the_plan_and_nothing_else(tmp_
     for name, values in expected.items():
         assert found[name] == [(step, pytest.approx(value)) for step, value in zip(steps, values, strict=True)]
     assert expected["clip"][0] == 2 > expected["clip"][-1]
+
+
+def test_it_does_not_show_when_an_epoch_ended(tmp_path):
+    out = tmp_path / "run"
+    run(out, evaluate_every=1, watch=lambda status: time.sleep(0.005), **QUICK)
+    found = reader(out).Reload()
+    times = {each.wall_time for tag in found.Tags()["scalars"] for each in found.Scalars(tag)}
+    assert len(times | {each.wall_time for each in found.Tensors("config/text_summary")}) == 1
+
+
+def test_an_evaluation_of_ones_own_is_shown_under_its_name(tmp_path):
+    fit(network(), CANCER.train, evaluate=Evaluation(lambda model: 0.83, "AUC", 0, 1), out=tmp_path / "run", **BASE)
+    assert [value for _, value in shown(tmp_path / "run")["evaluation/AUC"]] == [pytest.approx(0.83)]
 
 
 def test_the_configuration_is_there_as_text(tmp_path):
@@ -119,7 +134,7 @@ def test_what_is_not_known_ahead_or_not_a_number_is_not_shown(tmp_path, settings
 def test_it_changes_nothing_about_the_run(tmp_path):
     with_board, without = run(tmp_path / "one"), run(tmp_path / "other", tensorboard=None)
     assert all(map(torch.equal, with_board.model.parameters(), without.model.parameters()))
-    assert with_board.epsilon == without.epsilon
+    assert with_board.epsilon_if_unseeded == without.epsilon_if_unseeded > 0
     assert not (tmp_path / "other" / "tensorboard").exists()
     for name in ("one", "other"):
         assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / name)))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
 import threading
+from datetime import datetime
+from functools import partial
 
 import pytest
 import torch
@@ -19,10 +22,11 @@ from adadp import zoo
 from adadp.clipping import Automatic
 from adadp.config import TrainConfig
 from adadp.errors import AccountingError, InputError, Interrupted, RunError
-from adadp.ledger import Ledger
-from adadp.runs import RunFolder
+from adadp.ledger import Ledger, read_ledger
+from adadp.report.html import render, run_page
+from adadp.runs import Evaluated, RunFolder, coarse_seconds
 from adadp.schedules import Uniform
-from adadp.train import fit, plan_of, train, verify_run
+from adadp.train import Evaluation, fit, plan_of, train, verify_run
 
 CANCER = zoo.load("cancer")
 FEATURES, LABELS = CANCER.train
@@ -55,7 +59,8 @@ def same(left: nn.Module, right: nn.Module) -> bool:
 
 
 def test_a_model_learns_within_the_budget_and_says_so(tmp_path):
-    result = run(sigma=None, epsilon=2.0, steps=None, epochs=6, test=TEST, out=tmp_path / "run", evaluate_every=2)
+    budget = {"sigma": None, "epsilon": 2.0, "steps": None, "epochs": 6, "seed": None}
+    result = run(**budget, test=TEST, out=tmp_path / "run", evaluate_every=2)
     assert result.test_accuracy > 0.85
     assert 1.9 < result.epsilon <= 2
     assert result.out == tmp_path / "run"
@@ -66,16 +71,37 @@ def test_a_model_learns_within_the_budget_and_says_so(tmp_path):
     lines = RunFolder.open(result.out).metrics()
     assert [line["epoch"] for line in lines[:-1]] == [1, 2, 3, 4, 5, 6]
     assert [line["epoch"] for line in lines if "test_accuracy" in line and "final" not in line] == [2, 4]
-    assert lines[-1] == {"step": 60, "final": True, "test_accuracy": result.test_accuracy}
+    final = {"step": 60, "final": True, "test_accuracy": result.test_accuracy, "seconds": result.seconds}
+    assert lines[-1] == final
     assert [line["epsilon"] for line in lines[:-1]] == sorted(line["epsilon"] for line in lines[:-1])
     assert lines[-2]["epsilon"] == result.epsilon
 
 
 def test_metrics_hold_public_numbers_only(tmp_path):
-    run(test=TEST, out=tmp_path / "run", steps=20, evaluate_every=1)
-    allowed = {"step", "epoch", "epsilon", "seconds", "test_accuracy", "final"}
+    run(test=TEST, out=tmp_path / "run", steps=20, evaluate_every=1, seed=None)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert set().union(*lines) == allowed
+    *epochs, final = lines
+    assert set().union(*epochs) == {"step", "epoch", "epsilon", "test_accuracy"}
+    assert set(final) == {"step", "final", "test_accuracy", "seconds"}
+
+
+@pytest.mark.parametrize(
+    ("taken", "told"),
+    [(0.0, 1), (0.31, 1), (1.0, 1), (1.2, 2), (9.0, 9), (9.1, 10), (10.4, 20), (99.0, 100), (101.0, 200), (3599, 4000)],
+)
+def test_times_are_told_with_one_digit(taken, told):
+    assert coarse_seconds(taken) == told
+
+
+def test_nothing_in_a_folder_tells_how_long_which_part_of_a_run_took(tmp_path, monkeypatch):
+    clock = iter(1000 * number for number in range(10**6))
+    monkeypatch.setattr("adadp.train.run.time.perf_counter", lambda: next(clock) + 0.123)
+    result = run(test=TEST, out=tmp_path / "run", steps=20, evaluate_every=1, **QUICK)
+    lines = RunFolder.open(result.out).metrics()
+    assert [line["seconds"] for line in lines if "seconds" in line] == [result.seconds]
+    assert result.seconds == coarse_seconds(result.seconds) > 1000
+    began = datetime.fromisoformat(read_ledger(result.out / "ledger.jsonl").created).timestamp()
+    assert {path.stat().st_mtime for path in (result.out, *result.out.iterdir())} == {began}
 
 
 def test_a_seed_makes_a_run_repeatable_and_its_absence_does_not():
@@ -145,8 +171,9 @@ def test_several_inputs_a_loss_and_an_evaluation_of_ones_own():
     model = TwoInputs()
     before = values(model)
     result = run(model, data, loss=loss, evaluate=evaluate, steps=20, evaluate_every=1, **QUICK)
-    assert result.test_accuracy == 0.25
-    assert type(result.test_accuracy) is float
+    assert result.test_accuracy is None
+    assert result.evaluation == Evaluated("evaluate", 0.25)
+    assert type(result.evaluation.value) is float
     assert looks == [False] * 3  # once ahead, after the first epoch of two, and in the end
     assert result.model is model
     assert not all(map(torch.equal, before, values(model)))
@@ -226,6 +253,65 @@ def test_frozen_parameters_stay_where_they_are():
     assert [torch.equal(left, right) for left, right in zip(before, after, strict=True)] == [True, True, False, False]
 
 
+def auc(model):
+    return 0.83
+
+
+def test_an_evaluation_that_is_no_accuracy_has_its_own_name_and_range_everywhere(tmp_path):
+    result = run(evaluate=Evaluation(auc, "AUC", 0, 1), evaluate_every=1, steps=20, out=tmp_path / "run")
+    assert str(result.evaluation) == "AUC 0.83 (from 0 to 1)"
+    assert result.test_accuracy is None
+    lines = RunFolder.open(result.out).metrics()
+    told = {"name": "AUC", "value": 0.83, "low": 0, "high": 1}
+    assert [line.get("evaluation") for line in lines] == [told, None, told]
+    assert not any("test_accuracy" in line for line in lines)
+    page = run_page(RunFolder.open(result.out))
+    assert "AUC 0.83 (from 0 to 1)" in page.headline
+    charts = {chart.name: chart for chart in page.charts()}
+    for name in ("evaluation", "trade"):
+        assert (charts[name].y.label, charts[name].y.percent) == ("AUC, from 0 to 1", False)
+    assert charts["evaluation"].series[0].y == (0.83, 0.83)
+    figures = {figure.label: (figure.value, figure.note) for figure in page.figures.figures}
+    assert figures["AUC"] == ("0.83", "from 0 to 1")
+    text = render(page)
+    assert "83.00 %" not in text
+    assert "of the test set right" not in text
+    assert "ccuracy" not in text.partition("<main")[2].partition("</main")[0]
+
+
+def test_a_function_without_a_name_of_its_own_is_no_accuracy(tmp_path):
+    result = run(evaluate=auc, out=tmp_path / "run", **QUICK)
+    assert str(result.evaluation) == "auc 0.83"
+    assert "auc 0.83" in run_page(RunFolder.open(result.out)).headline
+    assert str(run(evaluate=lambda model: 1.7, **QUICK).evaluation) == "evaluation 1.7"
+    assert str(run(evaluate=partial(auc), **QUICK).evaluation) == "auc 0.83"
+    assert str(run(evaluate=lambda model: math.nan, **QUICK).evaluation) == "evaluation unknown"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "span"), [(None, None, ""), (0, None, " (at least 0)"), (None, 1, " (at most 1)")]
+)
+def test_a_range_may_be_open(low, high, span):
+    assert str(run(evaluate=Evaluation(auc, "AUC", low, high), **QUICK).evaluation) == f"AUC 0.83{span}"
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "text"),
+    [
+        ("AUC", 0, 0.5, "evaluate returned 0.83, and the range of AUC is from 0 to 0.5"),
+        ("AUC", 0.9, None, "range of AUC is at least 0.9"),
+        ("AUC", 1, 0, "no range"),
+        ("AUC", 0, math.inf, "no range"),
+        ("", None, None, "no name"),
+        ("two\nlines", None, None, "no name"),
+    ],
+)
+def test_an_evaluation_that_is_not_what_it_says_is_refused_before_anything_is_charged(tmp_path, name, low, high, text):
+    with pytest.raises(InputError, match=text):
+        run(evaluate=Evaluation(auc, name, low, high), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_learning_rate_of_abadi_et_al_2016_falls_over_ten_epochs_and_stays():
     rates = []
 
@@ -245,7 +331,8 @@ def test_progress_is_reported_step_by_step():
     assert [step for step, _, _ in seen] == [1, 2, 3, 4, 5, 6]
     epsilons = [epsilon for _, _, epsilon in seen]
     assert epsilons == sorted(epsilons)
-    assert epsilons[-1] == run().epsilon
+    assert epsilons[-1] == run().epsilon_if_unseeded == run(seed=None).epsilon
+    assert run().epsilon is None
 
 
 # No privacy, and no bound -----------------------------------------------------------------------------------------
@@ -276,7 +363,8 @@ def test_a_figure_that_is_no_bound_is_claimed_and_not_certified(tmp_path):
     folder = RunFolder.open(result.out)
     assert folder.model_metadata()["private"] == "false"
     assert all("epsilon" not in line for line in folder.metrics())
-    assert [line["claimed_epsilon"] for line in folder.metrics()][-1] == result.certificate["claimed_epsilon"]
+    claimed = [line["claimed_epsilon"] for line in folder.metrics() if "epoch" in line]
+    assert claimed[-1] == result.certificate["claimed_epsilon"]
     assert all(check.passed for check in verify_run(folder))
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from adadp.selection import SearchResult, tune
     from adadp.sizing import auto_lot, auto_steps
     from adadp.step import PrivateGradients
-    from adadp.train import TrainResult, fit
+    from adadp.train import Evaluation, TrainResult, fit
 
 __version__ = "0.1.0"
 
@@ -95,7 +95,7 @@ _HOMES = {
     "adadp.selection": ("SearchResult", "tune"),
     "adadp.sizing": ("auto_lot", "auto_steps"),
     "adadp.step": ("PrivateGradients",),
-    "adadp.train": ("TrainResult", "fit"),
+    "adadp.train": ("Evaluation", "TrainResult", "fit"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -109,6 +109,7 @@ __all__ = [
     "Composed",
     "Disjoint",
     "DpSgd",
+    "Evaluation",
     "FixedSizeSampled",
     "Flat",
     "GaussianRelease",

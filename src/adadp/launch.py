@@ -38,6 +38,7 @@ from adadp.train import (
     plan_of,
     refuse_finished,
     refuse_large_delta,
+    refuse_training_records,
     train,
     with_release_noise,
 )
@@ -289,6 +290,8 @@ def prepared(config: TrainConfig, progress: Progress | None = None) -> Prepared:
     inputs = load_inputs(config, own=own)
     if own:
         refuse_large_delta(config, len(inputs.train[0]))
+        refuse_training_records(inputs.train, inputs.test)
+        refuse_training_records(inputs.train, inputs.validation, "validation")
     stages = parse_features(config.features)
     shape = inputs.shape
     for stage in stages:

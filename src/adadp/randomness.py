@@ -217,3 +217,8 @@ class SeededSource(RandomSource):
         key = int.from_bytes(hashlib.blake2b(name, digest_size=32).digest(), "little")
         words: npt.NDArray[np.uint64] = np.random.SFC64(np.random.SeedSequence(key)).random_raw(count)
         return words
+
+
+def source_of(seed: int | None) -> RandomSource:
+    """The numbers of a run: secure ones, or those of ``seed``."""
+    return SecureSource() if seed is None else SeededSource(seed)

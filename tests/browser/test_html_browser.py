@@ -319,10 +319,11 @@ def crowded(comparison, tmp_path_factory) -> Path:
     names = {"adadp": "adadp:start=2,floor=0.01,beta=0.98,warm=5", "dpsgd": "dpsgd-momentum:beta=0.9,falling=yes"}
     for each in (*results["cases"], *results["smallest"]):
         each["name"] = names[each["name"]]
+    nothing = {"rehearsal": False, "epsilon": None, "epsilon_if_unseeded": None}
     leaky = copy.deepcopy([case for case in results["cases"] if case["method"] == "adadp"])
     for case in leaky:
         case |= {"name": "adadp-published", "private": False, "not_private": "It reads raw gradients."}
-        case["runs"] = [{**run, "epsilon": None, "claimed": case["epsilon"]} for run in case["runs"]]
+        case["runs"] = [{**run, **nothing, "claimed": case["epsilon"]} for run in case["runs"]]
     results["cases"] = [*leaky, *results["cases"]]
     for case in results["cases"]:
         case["command"] += " --delta 0.0001 --epochs 2 --lot 50 --threads 1 --evaluate-every 1 --accountant rdp"

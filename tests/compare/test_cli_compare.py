@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from adadp import zoo
-from adadp.cli.compare import compare
+from adadp.cli.compare import _time, compare
 from adadp.compare import Comparison
 from adadp.compare.words import cell, differences, percent, smallest
 from adadp.errors import InputError
@@ -117,7 +117,7 @@ def test_files_and_flags(monkeypatch, tmp_path):
     assert (third.epsilons, third.seeds, third.title) == ((3.0,), (0, 1), "other")
 
 
-CASES = [{"name": "a", "private": True}, {"name": "b", "private": True}]
+CASES = [{"name": "a", "not_private": None}, {"name": "b", "not_private": None}]
 
 
 def test_gains_that_never_vary_are_told_apart_from_none():
@@ -132,7 +132,7 @@ def test_gains_that_never_vary_are_told_apart_from_none():
 
 
 def test_what_is_not_private_is_marked_in_every_line():
-    cases = [{"name": "a", "private": False}, {"name": "b", "private": True}]
+    cases = [{"name": "a", "not_private": "Raw gradients."}, {"name": "b", "not_private": None}]
     results = {"public": True, "cases": cases, "seeds": [0, 1], "pairs": [pair(0.01, 0.01)], "marks": [0.9]}
     assert "a (NOT private) is 1.00 points above b" in differences(results)[0]
     results["smallest"] = [{"name": name, "mark": 0.9, "text": "<= 1"} for name in "ab"]
@@ -159,6 +159,10 @@ def test_runs_on_own_data_have_no_seeds():
     (text,) = differences({**own, "pairs": [pair(-0.01, 0.02)]})
     assert text.endswith("after Holm, 3 runs each)")
     assert "seed" not in differences({**own, "seeds": [0], "pairs": []})[0]
+
+
+def test_what_is_left_is_told_with_one_digit():
+    assert [_time(seconds) for seconds in (0.2, 61.0, 734.0, 8000.1)] == ["0:01", "1:10", "13:20", "2:30:00"]
 
 
 def test_cells():

@@ -129,8 +129,8 @@ def without_seconds(results: dict) -> dict:
 def test_results_are_written_as_they_are_returned(whole):
     out, results, _ = whole
     assert json.loads((out / "results.json").read_text()) == results
-    assert (results["format"], results["title"], results["data"]) == (1, "Two methods", "cancer")
-    assert results["public"] is True
+    assert (results["format"], results["title"], results["data"]) == (2, "Two methods", "cancer")
+    assert results["public"] is results["rehearsal"] is True
     assert (results["delta"], results["neighbours"], results["sampling"]) == (1e-4, "add-remove", "poisson")
     assert [(case["name"], case["epsilon"]) for case in results["cases"]] == [
         ("dpsgd", 1.0),
@@ -143,8 +143,10 @@ def test_results_are_written_as_they_are_returned(whole):
         assert [run["seed"] for run in case["runs"]] == [0, 1]
         assert case["mean"] == pytest.approx(sum(accuracies) / 2)
         assert case["spread"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
-        assert all(0.999 * case["epsilon"] < run["epsilon"] <= case["epsilon"] for run in case["runs"])
+        assert (case["private"], case["not_private"]) == (False, None), "a rehearsal of a private method"
         for run in case["runs"]:
+            assert (run["private"], run["rehearsal"], run["epsilon"]) == (False, True, None)
+            assert 0.999 * case["epsilon"] < run["epsilon_if_unseeded"] <= case["epsilon"]
             counts = RunFolder.open(out / run["folder"]).confusion()["counts"]
             recalls = [row[place] / sum(row) for place, row in enumerate(counts)]
             assert run["balanced_accuracy"] == pytest.approx(sum(recalls) / 2)
@@ -175,6 +177,8 @@ def test_the_table_has_a_row_for_each_run(whole):
     }
     balanced = [run["balanced_accuracy"] for case in results["cases"] for run in case["runs"]]
     assert [float(row["balanced_accuracy"]) for row in rows] == balanced
+    assert {(row["private"], row["rehearsal"], row["epsilon"]) for row in rows} == {("False", "True", "")}
+    assert all(float(row["epsilon_if_unseeded"]) <= float(row["asked_epsilon"]) for row in rows)
 
 
 def test_the_total_is_that_of_all_ledgers(whole):

@@ -143,6 +143,6 @@ def test_a_whole_run_with_it(tmp_path):
     data = zoo.load("cancer").train
     budget = {"epsilon": 2.0, "delta": 1e-4, "steps": 30, "lot_size": 56, "seed": 0}
     result = fit(nn.Linear(9, 2), data, out=tmp_path / "run", optimizer="rms", lr=0.05, **budget)
-    assert result.certificate["private"] is True
+    assert 1.99 < result.epsilon_if_unseeded <= 2
     accuracy = (result.model(data[0]).argmax(1) == data[1]).double().mean().item()
     assert accuracy > 0.85

@@ -7,7 +7,15 @@ import pytest
 from adadp.errors import InputError
 from adadp.report.html import Table, Words, comparison_page, render
 
-RUN = {"seed": 0, "epsilon": 1.0, "claimed": None, "seconds": 1.0, "epochs": 2}
+RUN = {
+    "seed": 0,
+    "rehearsal": False,
+    "epsilon": 1.0,
+    "epsilon_if_unseeded": None,
+    "claimed": None,
+    "seconds": 1,
+    "epochs": 2,
+}
 
 
 def run(accuracy, *, curve=(), **fields):
@@ -48,12 +56,13 @@ def pair(name, over, gain, p_holm, epsilon=1.0):
 
 def results(cases, pairs=(), **fields):
     return {
-        "format": 1,
+        "format": 2,
         "title": "A comparison",
         "command": "adadp compare --data cancer",
         "made_with": "adadp 0.1.0",
         "data": "cancer",
         "public": True,
+        "rehearsal": False,
         "delta": 1e-5,
         "neighbours": "add-remove",
         "sampling": "poisson",
@@ -210,6 +219,27 @@ def test_the_badge_says_where_epsilon_rules_out_little():
     assert status == [("ALL CASES PRIVATE", "good"), ("ALL CASES PRIVATE, 1 WEAKLY", "warn")]
 
 
+def test_rehearsals_are_said_once_and_first_and_their_epsilon_is_that_without_a_seed():
+    def rehearsed(epsilon):
+        curve = [{"step": 1, "epoch": 1, "epsilon_if_unseeded": epsilon / 2, "test_accuracy": 0.5}]
+        seeded = run(0.9, curve=curve, rehearsal=True, epsilon=None, epsilon_if_unseeded=epsilon)
+        return {**case("a", epsilon, 0.9, runs=[seeded]), "private": False}
+
+    page = comparison_page(results([rehearsed(1.0), rehearsed(2.0)], rehearsal=True))
+    assert (page.status, page.tone) == ("REHEARSALS, NOT FOR RELEASE", "warn")
+    assert page.lead[0].startswith("These runs are rehearsals")
+    assert "whoever has a seed can compute the noise again" in page.lead[0]
+    assert render(page).count("rehearsal") == 1
+    assert "not private" not in render(page).replace("None of the models is private", "")
+    table = next(part for section in page.sections for part in section.parts if isinstance(part, Table))
+    assert table.columns[2] == "Certified without a seed"
+    assert [row[2] for row in table.rows] == ["1", "2"]
+    charts = charts_of(page)
+    assert charts["epsilon"].series[0].x == (1.0, 2.0)
+    assert not charts["epsilon"].series[0].dashed
+    assert charts["spent-1"].series[0].x == (0.5, 1.0)
+
+
 def test_one_epsilon_is_drawn_as_dots():
     leaky = case("published", 1.0, 0.99, private=False)
     chart = charts_of(comparison_page(results([leaky, *THREE])))["cases"]
@@ -293,7 +323,7 @@ def test_a_comparison_that_has_just_begun_has_a_page():
 
 def test_other_formats_are_refused():
     with pytest.raises(InputError, match="no results"):
-        comparison_page(results(THREE, format=2))
+        comparison_page(results(THREE, format=1))
     with pytest.raises(InputError, match="no results"):
         comparison_page([])  # type: ignore[arg-type]
 

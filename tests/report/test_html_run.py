@@ -54,24 +54,41 @@ def test_the_headline_is_the_certificate(finished):
     assert rounded_up(certificate["epsilon"]) in page.headline
     assert "0.0001" in page.headline
     assert "add-remove" in " ".join(page.lead)
-    assert page.status == "PRIVATE, BUT ITS SEED IS KNOWN"
-    assert page.tone == "warn"
-
-
-def test_a_run_without_a_seed_has_no_warning(tmp_path):
-    page = run_page(small_run(tmp_path / "run", seed=None, epochs=1, evaluate_every=None))
     assert (page.status, page.tone) == ("PRIVATE", "good")
-    assert "seed" not in " ".join(page.lead)
+    assert "seed" not in " ".join([page.headline, *page.lead])
 
 
-@pytest.mark.parametrize(("seed", "status"), [(None, "PRIVATE, WEAKLY"), (0, "PRIVATE, WEAKLY, AND ITS SEED IS KNOWN")])
-def test_a_guarantee_that_rules_out_little_is_no_good_news(tmp_path, seed, status):
-    folder = small_run(tmp_path / "run", sigma=0.2, seed=seed, epochs=1, evaluate_every=None)
+def test_a_rehearsal_is_called_one_first_and_promises_nothing(tmp_path):
+    folder = small_run(tmp_path / "run", seed=7)
+    page, certificate = run_page(folder), folder.certificate()
+    without = rounded_up(certificate["if_unseeded"]["epsilon"])
+    assert (page.status, page.tone) == ("REHEARSAL, NOT FOR RELEASE", "warn")
+    assert page.headline.startswith("Rehearsal: ")
+    assert "differential privacy" not in page.headline
+    assert "\u03b5" not in page.headline
+    assert page.lead[0] == certificate["reason"]
+    figures = {figure.label: figure for figure in page.figures.figures}
+    assert (figures["Epsilon"].value, figures["Epsilon"].tone) == ("none", "bad")
+    assert f"{without} at delta = 0.0001 without a seed" in figures["Epsilon"].note
+    assert "Chance to detect a record" not in figures
+    first, *others = [part for part in parts_of(page, Words) if part.title]
+    assert (first.title, first.tone) == ("Nothing is protected: this is a rehearsal", "bad")
+    assert "good" not in {part.tone for part in others}
+    charts = charts_of(page)
+    for name in ("spending", "trade", "accountants"):
+        assert "without a seed" in f"{charts[name].title} {charts[name].x.label} {charts[name].y.label}"
+    assert charts["spending"].series[0].dashed
+    assert "certified" not in {series.name for series in charts["accountants"].series}
+    assert render(page)
+
+
+def test_a_guarantee_that_rules_out_little_is_no_good_news(tmp_path):
+    folder = small_run(tmp_path / "run", sigma=0.2, epochs=1, evaluate_every=None)
     page, certificate = run_page(folder), folder.certificate()
     assert certificate["epsilon"] > 50
-    assert (page.status, page.tone) == (status, "warn")
+    assert (page.status, page.tone) == ("PRIVATE, WEAKLY", "warn")
     assert any("rules out very little" in line for line in page.lead)
-    assert "changes little" not in " ".join([*page.lead, words_of(page)])
+    assert "by at most a factor" not in " ".join([*page.lead, words_of(page)])
     figure = next(each for each in page.figures.figures if each.label == "Chance to detect a record")
     assert (figure.value, figure.tone) == ("\u2264 100.00 %", "warn")
     tones = {part.title: part.tone for part in parts_of(page, Words)}
@@ -177,6 +194,13 @@ def test_a_run_that_has_not_finished_promises_nothing(finished, tmp_path):
     assert "What this protects, and what it does not" not in [section.title for section in page.sections]
 
 
+def test_a_certificate_of_another_format_has_no_page(finished, tmp_path):
+    shutil.copytree(finished.path, tmp_path / "run")
+    (tmp_path / "run" / "certificate.json").write_text(json.dumps({**finished.certificate(), "format": 1}))
+    with pytest.raises(InputError, match="another AdaDP"):
+        page_of(tmp_path / "run")
+
+
 def test_a_run_that_has_only_begun_has_a_page(finished, tmp_path):
     RunFolder.create(tmp_path / "run", finished.config)
     assert render(page_of(tmp_path / "run"))
@@ -246,7 +270,7 @@ def test_a_run_without_a_matrix_has_no_balanced_accuracy(finished, tmp_path):
     shutil.copytree(finished.path, tmp_path / "run")
     (tmp_path / "run" / "confusion.json").unlink()
     figures = {figure.label: figure for figure in run_page(RunFolder.open(tmp_path / "run")).figures.figures}
-    assert figures["Test accuracy"].note == "on the public test set"
+    assert figures["Test accuracy"].note == "on the test set"
     assert "Balanced accuracy" not in figures
 
 
@@ -264,7 +288,7 @@ def test_what_an_accuracy_hides():
 
 def test_the_commands_run_and_check_it(finished):
     commands = [part.text for part in parts_of(run_page(finished), Command)]
-    assert commands == [finished.config.as_command(), "adadp verify finished"]
+    assert commands == [finished.config.as_command(), "adadp verify ."]
 
 
 def test_a_last_line_without_an_accuracy_is_no_look(finished, tmp_path):
@@ -324,7 +348,7 @@ def test_a_run_held_by_a_filter_shows_the_share_of_its_budget():
 def test_accountants_near_each_other_are_bars_and_others_dots():
     def chart(*epsilons):
         checks = [{"accountant": name, "epsilon": each} for name, each in zip(("pld", "rdp"), epsilons, strict=True)]
-        figures = {"epsilon_low": 1.0, "epsilon_high": 1.0, "delta": 1e-5}
+        figures = {"epsilon_low": 1.0, "epsilon_high": 1.0, "delta": 1e-5, "private": True, "rehearsal": False}
         return accountants_chart({"cross_check": checks, "accountant": "rdp", **figures})
 
     assert (chart(1.0, 9.0).kind, chart(1.0, 9.0).y.scale) == ("bar", "linear")

@@ -34,11 +34,13 @@ def test_a_search_and_its_check(tmp_path):
     assert done.exit_code == 0, done.output
     summary = json.loads(done.output.splitlines()[-1])
     assert summary["setting"] in ({"lr": 0.05}, {"lr": 1.0})
-    assert 0.97 * 3 < summary["epsilon"] <= 3
+    assert (summary["private"], summary["rehearsal"], summary["epsilon"]) == (False, True, None)
+    assert 0.97 * 3 < summary["epsilon_if_unseeded"] <= 3
     assert "seconds" not in summary
     checked = run("verify", out)
     assert checked.exit_code == 0, checked.output
     assert "Best of a random number of runs" in checked.output
+    assert "REHEARSAL, NOT FOR RELEASE" in checked.output
     assert run("evaluate", out).exit_code == 0
     kept = RunFolder.open(out).confusion()
     assert kept["labels"] == ["0", "1"]
@@ -58,6 +60,7 @@ def test_what_a_search_says_in_the_end(tmp_path):
     done = run("tune", "--data", "cancer", *whole, *GRID, *SCORED, "--out", str(tmp_path / "run"))
     assert done.exit_code == 0, done.output
     assert done.stderr.startswith("Searching. How many runs it makes must not become known")
+    assert done.stdout.startswith("REHEARSAL, NOT FOR RELEASE. ")
     assert "Chosen: lr=" in done.stdout
     last = done.stdout.splitlines()[-1]
     assert f"Everything is in {tmp_path / 'run'}, with a page to read: report.html." in last

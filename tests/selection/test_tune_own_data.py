@@ -74,7 +74,7 @@ def test_a_search_with_public_records_of_a_file(table, tmp_path):
         validation_data=f"table:{table / 'validation.csv'}",
     )
     assert [check.name for check in verify_run(RunFolder.open(result.out)) if not check.passed] == []
-    assert 0.97 * 4 < result.epsilon <= 4
+    assert 0.97 * 4 < result.certificate["if_unseeded"]["epsilon"] <= 4
     assert all("bounds:" in candidate.features for candidate in result.search.candidates)
     assert round(result.search.score * 60) == pytest.approx(result.search.score * 60)
     trained = load_model(result.out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -103,7 +104,7 @@ def watched(search, material, tmp_path_factory) -> Seen:
         patch.setattr(searching, "right_answers", counts)
         patch.setattr(searching, "score_of", scores)
         seen.result = begin(search, material, str(out))
-    publishing.finish(seen.result.out)
+    publishing.finish(out)
     return seen
 
 
@@ -270,7 +271,8 @@ def test_records_are_told_apart(search, material):
 def test_a_finished_search_is_a_run_that_verifies(finished):
     assert failed(finished.out) == set()
     assert "search" in {check.name for check in verify_run(RunFolder.open(finished.out))}
-    assert 0.97 * 3.0 < finished.epsilon <= 3.0
+    assert finished.epsilon is None, "a rehearsal"
+    assert 0.97 * 3.0 < finished.certificate["if_unseeded"]["epsilon"] <= 3.0
     assert finished.certificate["accountant"] == "rdp"
     text = finished.describe()
     assert "Best of a random number of runs, about 3 on average, over 2 settings" in text
@@ -350,6 +352,7 @@ def test_no_run_at_all(search, material, tmp_path):
 def test_a_secure_search(search, material, tmp_path):
     result = begin(seeded(search, None), material, str(tmp_path / "run"))
     assert failed(result.out) == set()
+    assert 0.97 * 3.0 < result.epsilon <= 3.0
     assert result.certificate["randomness"].startswith("secure")
     assert RunFolder.open(result.out).config.seed is None
 
@@ -382,11 +385,32 @@ def test_another_search_is_noticed(finished, tmp_path, change, found):
     assert found <= failed(edited(finished, tmp_path, **change))
 
 
-def test_no_file_tells_when_the_search_ended(tmp_path):
-    """How long it took tells how many runs there were."""
-    out = tune(BASE, SETTINGS, out=tmp_path / "run", law=LAW, validation=100).out
+def test_no_file_tells_how_long_the_search_took(tmp_path, monkeypatch):
+    """That tells how many runs there were. The system's own times (of a change of name, of birth) cannot be set."""
+    out, kept, published = tmp_path / "run", {}, publishing.publish
+
+    def publishes(place, *arguments):
+        kept["inode"] = place.stat().st_ino
+        time.sleep(1.1)
+        kept["moment"] = time.time()
+        return published(place, *arguments)
+
+    monkeypatch.setattr(searching, "publish", publishes)
+    tune(BASE, SETTINGS, out=out, law=LAW, validation=100)
+    files = [out, *out.iterdir()]
     began = datetime.fromisoformat(read_ledger(out / "ledger.jsonl").created).timestamp()
-    assert all(abs(path.stat().st_mtime - began) < 1e-3 for path in (out, *out.iterdir()))
+    assert began > kept["moment"] - 1, "when the folder was made anew, and not when the search began"
+    assert all(abs(path.stat().st_mtime - began) < 1e-3 for path in files)
+    assert all(path.stat().st_ctime >= kept["moment"] for path in files)
+    assert out.stat().st_ino != kept["inode"], "another folder"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_folder_that_could_not_be_made_anew_is_refused_before_anything_is_charged(search, material, monkeypatch):
+    monkeypatch.setattr(os.path, "ismount", lambda path: True)
+    with pytest.raises(InputError, match="cannot be replaced"):
+        begin(search, material, "somewhere")
+    assert not Path("somewhere").exists()
 
 
 def test_less_noise_is_noticed(finished, tmp_path):
@@ -444,7 +468,7 @@ KILLS = [
     (searching, "score_of", 2),  # the second run is over, and has no score
     (RunFolder, "write_certificate", 2),  # the third is over, and the chosen one about to be certified
     (RunFolder, "save_model", 1),  # certified, and not there yet
-    (Path, "rename", 1),  # all is published, and the secrets are still there
+    (Path, "rename", 1),  # all is there to be published, and so are the secrets
 ]
 
 
@@ -475,22 +499,32 @@ def dates(folder: Path) -> set[float]:
     return {path.stat().st_mtime for path in (folder, *folder.iterdir())}
 
 
-def test_a_search_killed_while_its_secrets_are_removed_is_not_made_again(search, material, tmp_path):
+def half_removed(parent: Path) -> None:
+    """The beginning of removing the folder of the search."""
+    (parent / ".run.searched" / "secret" / "state.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "last"),
+    [
+        (Path, "rename", 2, None),  # the folder of the search is away, and nothing in its place
+        (publishing, "sync_folder", 1, half_removed),  # the new one is in its place
+    ],
+    ids=["between the renames", "while the other is removed"],
+)
+def test_a_search_killed_while_its_folder_is_replaced_is_not_made_again(
+    search, material, tmp_path, owner, name, call, last
+):
     """Without its state it looks like one that has not begun: it would draw, train and publish once more."""
     out = tmp_path / "run"
-    dies(
-        lambda: begin(seeded(search, None), material, str(out)),
-        SecretFolder,
-        "remove",
-        1,
-        last=lambda secret: (secret.path / "state.json").unlink(),
-    )
-    model = (out / "model.safetensors").read_bytes()
+    dies(lambda: begin(seeded(search, None), material, str(out)), owner, name, call, last=last)
+    (model,) = (path.read_bytes() for path in tmp_path.glob("*/model.safetensors"))
     with pytest.raises(InputError, match="has finished"):
         resume(out)
     assert {path.name for path in out.rglob("*")} <= FINAL
     assert (out / "model.safetensors").read_bytes() == model
     assert len(dates(out)) == 1
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_a_search_killed_before_its_times_are_hidden_hides_them_when_asked_again(finished, tmp_path):

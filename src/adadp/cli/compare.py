@@ -242,7 +242,9 @@ def _table(progress: Progress | Mapping[str, Any]) -> RenderableType:
 
 
 def _time(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+    from adadp.runs import coarse_seconds
+
+    minutes, rest = divmod(coarse_seconds(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
 
 
@@ -250,7 +252,10 @@ def _show(results: Mapping[str, Any], out: Path) -> None:
     from rich.console import Console
 
     from adadp.compare.words import differences, heading, smallest
+    from adadp.report.html.words import REHEARSALS
 
+    if results["rehearsal"]:
+        click.echo(REHEARSALS)
     Console().print(_table(results))
     for line in (*differences(results), *smallest(results), results["total"]["text"]):
         click.echo(line)

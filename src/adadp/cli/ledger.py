@@ -13,6 +13,8 @@ from adadp.errors import AccountingError, AdaptiveEvent, LedgerError
 from adadp.events import describe, to_json
 from adadp.ledger import LedgerRecord, read_ledger
 
+_NOISE = {True: "computed from a seed: a rehearsal", False: "secret", None: "the ledger does not say"}
+
 
 @click.group()
 def ledger() -> None:
@@ -75,6 +77,9 @@ def _cost(record: LedgerRecord, delta: float) -> dict[str, Any]:
         return cost | {"reason": f"chosen from earlier releases, so that only a budget rule bounds the cost: {rule}"}
     except AccountingError as error:
         return cost | {"reason": f"cannot be certified: {error}"}
+    if record.seeded:
+        without = f"whoever has the seed can compute the noise again; without a seed {bracket.epsilon}"
+        return cost | {"epsilon_if_unseeded": bracket.epsilon, "reason": f"none holds, this is a rehearsal: {without}"}
     values = {name: getattr(bracket, name) for name in ("epsilon", "epsilon_low", "epsilon_high")}
     return cost | values | {"status": bracket.status.value, "reason": None}
 
@@ -83,6 +88,7 @@ def _as_json(record: LedgerRecord) -> dict[str, Any]:
     return {
         "run": record.run,
         "created": record.created,
+        "seeded": record.seeded,
         "neighbours": record.neighbours.value if record.neighbours else None,
         "budget": record.budget,
         "charges": [
@@ -101,6 +107,7 @@ def _print(record: LedgerRecord, cost: dict[str, Any] | None) -> None:
 
     facts = {
         "run": f"{record.run}, created {record.created}",
+        "noise": _NOISE[record.seeded],
         "neighbours": record.neighbours.value if record.neighbours else "none yet",
         "budget": "none" if record.budget is None else json.dumps(record.budget),
         "torn lines": f"{record.torn} (counted as spent)",

@@ -13,41 +13,56 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from adadp.train import Status
 
-_SECONDS_BETWEEN_EPSILONS = 2.0
+_SECONDS_BETWEEN_MOVES = 2.0
 _SECONDS_BETWEEN_LINES = 10.0
 
 
 @contextmanager
 def training_bar(*, quiet: bool) -> Iterator[Callable[[Status], None] | None]:
-    """A bar with step, epsilon so far, accuracy and time left."""
+    """A bar with step, epsilon so far, accuracy and about how much time is left.
+
+    It moves now and then only, and its time has one digit: how long a step takes depends on how many records it has.
+    """
     from rich.console import Console
 
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from adadp.runs import coarse_seconds
 
     columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[figures]}"))
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    bar = Progress(*columns, console=console, transient=True)
     task = bar.add_task("training", total=None, figures="")
-    asked = 0.0
+    began, first, shown = 0.0, 0, 0.0
 
     def watch(status: Status) -> None:
-        nonlocal asked
-        bar.start()  # not before the first step: features have a bar of their own
-        figures = bar.tasks[task].fields["figures"]
-        if time.monotonic() - asked > _SECONDS_BETWEEN_EPSILONS:
-            epsilon = status.epsilon_so_far()
-            accuracy = "" if status.test_accuracy is None else f"  accuracy {status.test_accuracy:.4f}"
-            figures = ("no privacy" if epsilon is None else f"epsilon {epsilon:.3f}") + accuracy
-            asked = time.monotonic()
+        nonlocal began, first, shown
+        now = time.monotonic()
+        if not began:
+            bar.start()  # not before the first step: features have a bar of their own
+            began, first = now, status.step
+        if now - shown < _SECONDS_BETWEEN_MOVES and status.step < status.steps:
+            return
+        shown, done = now, status.step - first
+        left = coarse_seconds((now - began) / done * (status.steps - status.step)) if done else None
+        figures = f"{_figures(status)}{'' if left is None else f'  about {left} s left'}"
         bar.update(task, completed=status.step, total=status.steps, figures=figures)
 
     try:
         yield watch
     finally:
         bar.stop()
+
+
+def _figures(status: Status) -> str:
+    epsilon = status.epsilon_so_far()
+    cost = "no privacy" if epsilon is None else f"epsilon {epsilon:.3f}"
+    if status.rehearsal and epsilon is not None:
+        cost = f"rehearsal, {cost} without a seed"
+    return cost if status.test_accuracy is None else f"{cost}  accuracy {status.test_accuracy:.4f}"
 
 
 @contextmanager

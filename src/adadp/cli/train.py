@@ -64,8 +64,12 @@ def train(out: str | None, config_file: str | None, resume: str | None, as_json:
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def verify(folder: str, as_json: bool) -> None:
-    """Check a finished run: its ledger, its model, and epsilon computed again. Exit code 1 if anything is wrong."""
-    from adadp.report.certificate import plain_words
+    """Check a finished run: its ledger, its model, and epsilon computed again. Exit code 1 if anything is wrong.
+
+    A run with a seed verifies as what it is, a rehearsal. Whoever can write the folder can write all of it anew, which
+    this cannot tell: keep the digest of a certificate elsewhere to pin it.
+    """
+    from adadp.report.certificate import plain_words, stated
     from adadp.runs import RunFolder
     from adadp.train import Check, verify_run
 
@@ -79,7 +83,9 @@ def verify(folder: str, as_json: bool) -> None:
     passed = all(check.passed for check in checks)
     if as_json:
         rows = [{"check": each.name, "passed": each.passed, "detail": each.detail} for each in checks]
-        click.echo(json.dumps({"verified": passed, "checks": rows}))
+        certificate = run.certificate() if passed else None
+        said = {} if certificate is None else stated(certificate)
+        click.echo(json.dumps({"verified": passed, **said, "checks": rows}))
     else:
         for each in checks:
             click.echo(f"{'ok  ' if each.passed else 'FAIL'}  {each.name}: {each.detail}")
@@ -110,26 +116,27 @@ def _only_resume(given: dict[str, Any], out: str | None, config_file: str | None
 
 
 def _show(result: TrainResult, as_json: bool) -> None:
+    from adadp.report.certificate import stated
+
     plan, certificate = result.plan, result.certificate
     if as_json:
         summary = {
+            **stated(certificate),
             "test_accuracy": result.test_accuracy,
             "balanced_accuracy": result.balanced_accuracy,
-            "epsilon": result.epsilon,
             "delta": certificate["delta"],
             "sigma": plan.noise_multiplier_at(0),
             "steps": certificate["steps_done"],
-            "seconds": round(result.seconds, 3),
+            "seconds": result.seconds,
             "method": certificate["method"],
             "features": [] if "features" not in certificate else certificate["features"]["stages"],
-            "private": certificate["private"],
             "out": None if result.out is None else str(result.out),
         }
         click.echo(json.dumps(summary))
         return
-    if result.test_accuracy is not None:
-        click.echo(f"Test accuracy {result.test_accuracy:.4f} after {result.seconds:.1f} s.")
     click.echo(result.describe())
+    if result.test_accuracy is not None:
+        click.echo(f"Test accuracy {result.test_accuracy:.4f} after at most {result.seconds} s.")
     if result.out is not None:
         click.echo(
             f"Everything is in {result.out}, with a page to read: report.html. Check it with: adadp verify {result.out}"

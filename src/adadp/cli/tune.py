@@ -154,18 +154,21 @@ def _search(
 
 
 def _show(result: SearchResult, as_json: bool) -> None:
+    from adadp.report.certificate import stated
+
     if as_json:
         summary = {
+            **stated(result.certificate),
             "setting": result.setting,
             "score": result.search.score,
             "test_accuracy": result.test_accuracy,
-            "epsilon": result.epsilon,
             "delta": result.certificate["delta"],
             "by": result.search.by,
             "out": str(result.out),
         }
         click.echo(json.dumps(summary))
         return
+    click.echo(result.describe())
     if result.setting is None:
         click.echo("The number of runs came out as 0: nothing was trained.")
     else:
@@ -173,7 +176,6 @@ def _show(result: SearchResult, as_json: bool) -> None:
         score = "" if result.search.score is None else f"Score {result.search.score:.4f}. "
         accuracy = "" if result.test_accuracy is None else f"Test accuracy {result.test_accuracy:.4f}."
         click.echo(f"{score}{accuracy}".strip())
-    click.echo(result.describe())
     click.echo(
         f"Everything is in {result.out}, with a page to read: report.html. Check it with: adadp verify {result.out}"
     )

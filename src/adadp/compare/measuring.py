@@ -16,6 +16,7 @@ from typing import Any
 from adadp import launch
 from adadp.config import TrainConfig
 from adadp.errors import InputError, RunError
+from adadp.report.certificate import stated
 from adadp.runs import RunFolder
 from adadp.schedules import parse_schedule
 from adadp.train import Status, verify_run
@@ -28,8 +29,9 @@ def measured_run(config: TrainConfig, out: Path, *, watch: Callable[[Status], No
     """Train ``config`` in the folder ``out``, verify it, and return what it came to.
 
     ``curve`` has a point for each epoch that was logged, with the accuracy where it was looked at. ``epsilon`` is what
-    is certified, None for a run that is not private; ``claimed`` is then what the paper of its method, or the
-    accountant that proves nothing, would say.
+    is certified, None for a run that is not private or is a rehearsal; ``claimed`` is then what the paper of its
+    method, or the accountant that proves nothing, would say, and ``epsilon_if_unseeded`` what a rehearsal would be
+    certified with if it had no seed.
     """
     _train(config, out, watch)
     folder = RunFolder.open(out)
@@ -48,8 +50,7 @@ def measured_run(config: TrainConfig, out: Path, *, watch: Callable[[Status], No
         "seed": config.seed,
         "test_accuracy": _final_accuracy(lines, out),
         "balanced_accuracy": None if (counts := folder.class_counts()) is None else counts.balanced_accuracy,
-        "private": certificate["private"],
-        "epsilon": certificate["epsilon"],
+        **stated(certificate),
         "claimed": certificate.get("claimed_by_paper", {}).get("epsilon", certificate.get("claimed_epsilon")),
         "delta": certificate["delta"],
         "neighbours": certificate["neighbours"],
@@ -59,7 +60,7 @@ def measured_run(config: TrainConfig, out: Path, *, watch: Callable[[Status], No
         "noise": plan["noise"],
         "steps": certificate["steps_done"],
         "epochs": max((line["epoch"] for line in lines if "epoch" in line), default=0),
-        "seconds": round(max((line["seconds"] for line in lines if "seconds" in line), default=0.0), 1),
+        "seconds": max((line["seconds"] for line in lines if "seconds" in line), default=0),
         "verified": True,
         "curve": [_point(line) for line in lines],
     }
@@ -84,7 +85,7 @@ def _train(config: TrainConfig, out: Path, watch: Callable[[Status], None] | Non
 
 
 def _final_accuracy(lines: list[dict[str, Any]], out: Path) -> float:
-    found = [float(line["test_accuracy"]) for line in lines if line.get("final")]
+    found = [float(line["test_accuracy"]) for line in lines if line.get("final") and "test_accuracy" in line]
     if not found:
         raise InputError(
             f"The run in {out} has no test accuracy.",
@@ -95,5 +96,5 @@ def _final_accuracy(lines: list[dict[str, Any]], out: Path) -> float:
 
 
 def _point(line: dict[str, Any]) -> dict[str, Any]:
-    names = ("step", "epoch", "epsilon", "claimed_epsilon", "test_accuracy", "sigma")
+    names = ("step", "epoch", "epsilon", "epsilon_if_unseeded", "claimed_epsilon", "test_accuracy", "sigma")
     return {name: line[name] for name in names if name in line}

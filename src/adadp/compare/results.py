@@ -18,13 +18,25 @@ from adadp.compare.spec import Comparison
 from adadp.compare.statistics import holm, mean_of, paired_gain, smallest_epsilon, spread_of
 from adadp.runs.atomic import write_atomic
 
-FORMAT = 1
+FORMAT = 2
 JSON_NAME, CSV_NAME = "results.json", "results.csv"
 _RECORD = (
-    *("seed", "test_accuracy", "balanced_accuracy", "epsilon", "claimed", "delta", "neighbours", "sampling"),
-    *("accountant", "sigma"),
+    *("seed", "test_accuracy", "balanced_accuracy", "epsilon", "epsilon_if_unseeded", "claimed", "delta"),
+    *("neighbours", "sampling", "accountant", "sigma"),
 )
-_COLUMNS = ("name", "asked_epsilon", "method", "private", *_RECORD, "noise", "steps", "epochs", "seconds", "folder")
+_COLUMNS = (
+    "name",
+    "asked_epsilon",
+    "method",
+    "private",
+    "rehearsal",
+    *_RECORD,
+    "noise",
+    "steps",
+    "epochs",
+    "seconds",
+    "folder",
+)
 
 Results = dict[str, Any]
 """Of format ``FORMAT``; docs/compare.md names the keys."""
@@ -63,6 +75,7 @@ class Board:
             "made_with": f"adadp {__version__}",
             "data": configs[0].data,
             "public": is_public(self.planned),
+            "rehearsal": is_public(self.planned),
             "delta": _shared([config.delta for config in configs]),
             "neighbours": _shared([case.plan.neighbours.value for case in self.planned if case.plan.neighbours]),
             "sampling": _shared([case.plan.sampling for case in self.planned]),
@@ -93,7 +106,7 @@ class Board:
             "name": case.name,
             "epsilon": case.epsilon,
             "method": case.config.method,
-            "private": case.not_private is None,
+            "private": case.not_private is None and not is_public(self.planned),
             "not_private": case.not_private,
             "features": case.config.features,
             "model": case.config.model,

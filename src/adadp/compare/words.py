@@ -33,7 +33,10 @@ def heading(epsilon: float | None) -> str:
 
 def names(results: Mapping[str, Any]) -> dict[str, str]:
     """Name of a case -> what its row is called: what is not private is marked."""
-    return {case["name"]: case["name"] + ("" if case["private"] else " (NOT private)") for case in results["cases"]}
+    return {
+        case["name"]: case["name"] + ("" if case["not_private"] is None else " (NOT private)")
+        for case in results["cases"]
+    }
 
 
 def cell(results: Mapping[str, Any], name: str, epsilon: float | None) -> str:

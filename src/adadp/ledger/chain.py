@@ -2,7 +2,7 @@
 
 One JSON object per line, kind and id first, checksum last::
 
-    {"kind":"header","format":1,"run":...,"created":...,"budget":...,"chain":...}
+    {"kind":"header","format":1,"run":...,"created":...,"budget":...,"seeded":false,"chain":...}
     {"kind":"define","id":0,"count":1,"event":{...},"chain":...}     before the first charge of this event and count
     {"kind":"charge","id":0,"seq":1,"chain":...}                     one charge of definition 0
     {"kind":"torn","counted":[0],"digest":...,"chain":...}           closes the broken bytes above it
@@ -147,7 +147,7 @@ class Chain:
                     why="Charges read with another meaning would be counted wrongly.",
                     fix="Use the AdaDP release that wrote it.",
                 )
-            self.header = {key: body[key] for key in ("run", "created", "budget")}
+            self.header = {key: body[key] for key in ("run", "created", "budget")} | {"seeded": body.get("seeded")}
         elif kind == "define":
             event, count = from_json(body["event"]), checks.count("count", body["count"])
             if body["id"] != len(self._definitions) or self.neighbours not in (None, event.neighbours):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from adadp.errors import LedgerCorrupt, LedgerError
@@ -30,12 +31,19 @@ class LedgerRecord:
     torn: int
     head: str
     length: int
+    seeded: bool | None = None
+    """Whether the noise was computed from a seed; None: the ledger does not say."""
 
     @property
     def not_private(self) -> str | None:
         """Why no epsilon holds, whatever was charged, if the run has said so; see ``PlannedBudget``."""
         found: str | None = (self.budget or {}).get("not_private")
         return found
+
+    @property
+    def began(self) -> float:
+        """``created`` in seconds, as file systems count them."""
+        return datetime.fromisoformat(self.created).timestamp()
 
     def event(self) -> Event | None:
         """Everything charged, as one event for an accountant; ``None`` if nothing was."""

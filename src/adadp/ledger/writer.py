@@ -53,15 +53,24 @@ class Ledger:
 
     @classmethod
     def create(
-        cls, path: str | os.PathLike[str], *, budget: BudgetRule | None = None, run: str | None = None
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        budget: BudgetRule | None = None,
+        run: str | None = None,
+        seeded: bool | None = None,
     ) -> Ledger:
-        """Begin a new ledger. A file that exists is refused, never overwritten."""
+        """Begin a new ledger. A file that exists is refused, never overwritten.
+
+        ``seeded`` says whether the noise is computed from a seed, which makes the run a rehearsal; None: not said.
+        """
         place = os.path.realpath(path)
         header = Chain().header_line(
             {
                 "run": run or os.urandom(8).hex(),
                 "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 "budget": _described(budget),
+                **({} if seeded is None else {"seeded": seeded}),
             }
         )
         with ExitStack() as resources:

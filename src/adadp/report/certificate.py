@@ -28,7 +28,7 @@ from adadp.report.detection import rules_out_little
 from adadp.runs import certificate_digest
 from adadp.schedules import Piecewise, parse_schedule
 
-FORMAT = 1
+FORMAT = 2
 
 MEANING = {
     Neighbours.ADD_REMOVE: "adding or removing one record",
@@ -53,6 +53,7 @@ def make_certificate(
     budget: Filter | None = None,
     search: Mapping[str, Any] | None = None,
     searched: Iterable[str] = (),
+    measured: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The certificate of a run that ended with ``ledger`` and ``model``, as JSON.
 
@@ -60,6 +61,10 @@ def make_certificate(
     ``learned`` is what the feature stages of the run have released; ``encoder`` how files became records. ``budget`` is
     the filter of a run whose noise was chosen on the way: what was promised ahead is then what is certified.
     ``search`` says among what the run was chosen, and ``searched`` what that discloses; the ledger is the search's.
+    ``measured`` are the digests of the files with what was measured on public data.
+
+    A run with a seed is a rehearsal: ``private`` is false and ``epsilon`` None, since whoever has the seed can subtract
+    the noise. What the same run without a seed would state is under ``if_unseeded``.
     """
     assert plan.neighbours is not None
     event = ledger.event()
@@ -68,6 +73,7 @@ def make_certificate(
     certificate: dict[str, Any] = {
         "format": FORMAT,
         "private": private,
+        "rehearsal": False,
         "method": config.method,
         "epsilon": None,
         "epsilon_low": None,
@@ -91,6 +97,7 @@ def make_certificate(
         "randomness": randomness,
         "config_digest": config.digest(),
         "model_digest": tensors_digest(model),
+        "measured": dict(measured or {}),
         "versions": {
             "adadp": __version__,
             "python": platform.python_version(),
@@ -120,7 +127,8 @@ def make_certificate(
         }
     if budget is not None:
         certificate["accountant"] = budget.name
-        return certificate | _guarantee(budget.answer() if event is not None else None, delta, plan.neighbours)
+        proved = _guarantee(budget.answer() if event is not None else None, delta, plan.neighbours)
+        return certificate | _for_release(proved, config.seed)
     answer = accountant(config.accountant).epsilon(event, delta) if event is not None else None
     if answer is not None and answer.status is not Status.PROVED:
         return certificate | {
@@ -128,9 +136,23 @@ def make_certificate(
             "reason": f"The accountant {answer.accountant} gives no bound ({answer.status.value}): {answer.note}",
             "claimed_epsilon": answer.epsilon,
         }
-    certificate |= _guarantee(answer, delta, plan.neighbours)
-    certificate["cross_check"] = _cross_check(event, delta)
-    return certificate
+    proved = _guarantee(answer, delta, plan.neighbours) | {"cross_check": _cross_check(event, delta)}
+    return certificate | _for_release(proved, config.seed)
+
+
+def guarantee_of(certificate: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Epsilon, its bracket and what they protect, as certified, or (of a rehearsal) as without the seed; None: none."""
+    if certificate["rehearsal"]:
+        without: Mapping[str, Any] = certificate["if_unseeded"]
+        return without
+    return certificate if certificate["private"] else None
+
+
+def stated(certificate: Mapping[str, Any]) -> dict[str, Any]:
+    """What a program needs to know first: whether the model may be released, and under which epsilon."""
+    without = certificate["if_unseeded"]["epsilon"] if certificate["rehearsal"] else None
+    found = {name: certificate[name] for name in ("private", "rehearsal", "epsilon")}
+    return found | {"epsilon_if_unseeded": without}
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -146,33 +168,47 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 def model_metadata(certificate: Mapping[str, Any]) -> dict[str, str]:
     """What a reader of the model file alone learns."""
     epsilon, delta = certificate["epsilon"], certificate["delta"]
-    return {
+    metadata = {
         "certificate_digest": certificate_digest(certificate),
         "private": str(certificate["private"]).lower(),
+        "rehearsal": str(certificate["rehearsal"]).lower(),
         "epsilon": "none" if epsilon is None else repr(epsilon),
         "delta": "none" if delta is None else repr(delta),
         "neighbours": certificate["neighbours"],
     }
+    if certificate["rehearsal"]:
+        metadata["epsilon_if_unseeded"] = repr(certificate["if_unseeded"]["epsilon"])
+    return metadata
 
 
 def plain_words(certificate: Mapping[str, Any]) -> str:
     """The certificate in a few lines for people."""
-    if not certificate["private"]:
+    proved = guarantee_of(certificate)
+    if proved is None:
         claimed = certificate.get("claimed_by_paper")
         return f"NOT PRIVATE. {certificate.get('reason', '')}" + (f"\n{claimed['text']}" if claimed else "")
     plan = certificate["plan"]
-    checks = ", ".join(f"{each['accountant']} {rounded_up(each['epsilon'])}" for each in certificate["cross_check"])
+    checks = ", ".join(f"{each['accountant']} {rounded_up(each['epsilon'])}" for each in proved["cross_check"])
+    guarantee = (
+        f"({rounded_up(proved['epsilon'])}, {certificate['delta']:g})-differentially private, "
+        f"for {certificate['neighbours']} neighbours."
+    )
     lost = f" ({certificate['steps_lost']} more were paid and lost)" if certificate["steps_lost"] else ""
+    if certificate["rehearsal"]:
+        first = [
+            f"REHEARSAL, NOT FOR RELEASE. {certificate['reason']}",
+            f"Without a seed the same run would be {guarantee}",
+        ]
+    else:
+        first = [guarantee, certificate["protects"]]
     lines = [
-        f"({rounded_up(certificate['epsilon'])}, {certificate['delta']:g})-differentially private, "
-        f"for {certificate['neighbours']} neighbours.",
-        f"{certificate['protects']}",
+        *first,
         f"One record is: {certificate['record']}",
         f"{certificate['steps_done']} of {plan['steps']} steps of {certificate['method']}{lost}, "
         f"{certificate['sampling']} lots of about "
         f"{plan['lot_size']} of {plan['records']} records, clip {plan['clip']}, noise {_noise(plan)}.",
-        f"By {certificate['accountant']}, between {certificate['epsilon_low']:.6g} and "
-        f"{rounded_up(certificate['epsilon_high'], 6)}; other accountants: {checks}."
+        f"By {certificate['accountant']}, between {proved['epsilon_low']:.6g} and "
+        f"{rounded_up(proved['epsilon_high'], 6)}; other accountants: {checks}."
         if checks
         else f"By {certificate['accountant']}: the budget was fixed in advance, and the noise chosen on the way.",
         f"Randomness: {certificate['randomness']}. Arithmetic: {certificate.get('arithmetic', 'fast')}.",
@@ -200,10 +236,22 @@ def _noise(plan: Mapping[str, Any]) -> str:
     return f"chosen {len(noise.points)} times on the way, {first:.4g} at first and {last:.4g} in the end{clips}"
 
 
+def _for_release(proved: dict[str, Any], seed: int | None) -> dict[str, Any]:
+    """What a certificate states of a run about whose releases ``proved`` is proved, if its noise stays unknown."""
+    if seed is None:
+        return proved
+    reason = (
+        f"The noise was computed from the seed {seed}, which is in the configuration: whoever has the seed can compute "
+        "the noise again and subtract it. Nothing is protected. For a model to release, run without a seed."
+    )
+    return {"private": False, "rehearsal": True, "reason": reason, "if_unseeded": proved}
+
+
 def _guarantee(answer: Answer | None, delta: float, neighbours: Neighbours) -> dict[str, Any]:
     """Epsilon, its bracket, and what that protects; a run that charged nothing released nothing."""
     epsilon = 0.0 if answer is None else answer.epsilon
     return {
+        "cross_check": [],
         "epsilon": epsilon,
         "epsilon_low": 0.0 if answer is None else answer.epsilon_low,
         "epsilon_high": 0.0 if answer is None else answer.epsilon_high,
@@ -218,7 +266,11 @@ def _protects(epsilon: float, delta: float, neighbours: Neighbours) -> str:
         return (
             f"At so large an epsilon the guarantee alone rules out very little: the model may change much by {change}."
         )
-    return f"The model changes little by {change}."
+    factor, added = rounded_up(math.exp(epsilon)), f"{delta:g}".replace("e-0", "e-")
+    return (
+        f"{change[0].upper()}{change[1:]} changes the probability of any outcome by at most a factor of {factor}, plus "
+        f"at most {added}."
+    )
 
 
 def _claimed(plan: Plan, ledger: LedgerRecord, delta: float) -> dict[str, Any]:
@@ -261,7 +313,9 @@ def _cross_check(event: Event | None, delta: float) -> list[dict[str, Any]]:
 def _disclosed(config: TrainConfig, plan: Plan, *, searched: bool) -> list[str]:
     disclosed = ["The configuration and the plan: every number in them."]
     if not searched:
-        disclosed.append("How long the run took, which depends a little on how many records its lots had.")
+        disclosed.append(
+            "How long the run took, rounded up to one digit: it depends a little on how many records its lots had."
+        )
     if config.records is None:
         disclosed.append(f"The exact number of training records, {plan.records}, through the sampling rate.")
     if config.validation is not None:
@@ -269,11 +323,6 @@ def _disclosed(config: TrainConfig, plan: Plan, *, searched: bool) -> list[str]:
             f"{config.validation} validation records, which were taken as public: they are not protected."
             if config.validation_public
             else f"That about {config.validation} records were looked at and not trained on; the looks are charged."
-        )
-    if config.seed is not None:
-        disclosed.append(
-            f"The seed {config.seed}: who knows it and the other records can compute the noise. For publication, run "
-            "without a seed."
         )
     return disclosed
 

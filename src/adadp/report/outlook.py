@@ -3,6 +3,7 @@
 Everything follows from a configuration and its plan, which are public.
 
     a run                                  what is shown
+    with a seed                            that it is a rehearsal, and what the same run would cost without the seed
     with noise that is known ahead         a row for each epoch (or about 20 of them), with what is spent by then
     whose noise follows looks              how it begins, what its filter allows, how long it can be: no rows
     without noise, or by a method that     rows without privacy, and the reason: there is no epsilon
@@ -38,6 +39,8 @@ from adadp.schedules import (
     parse_noise,
     parse_open,
 )
+
+_REHEARSAL = "a rehearsal, as it has a seed: nothing will be protected, and what follows is without the seed"
 
 FEW = 20
 """So many rows are shown where not all are asked for."""
@@ -110,6 +113,7 @@ class Outlook:
             f"{plan.records} records, {lots}, {plan.sampling} sampling, {plan.neighbours.value} neighbours, "
             f"method {config.method}",
             *self._released(),
+            *([] if self.config.seed is None else [_REHEARSAL]),
             self._total(),
             *filter(None, [parse_method(config.method).note(plan.steps)]),
         ]
@@ -128,7 +132,8 @@ class Outlook:
             "accountant": self.config.accountant if self.budget is None else self.budget.name,
             "status": self.status.value,
             "neighbours": plan.describe()["neighbours"],
-            "private": self.not_private is None and self.status is Status.PROVED,
+            "private": self.not_private is None and self.status is Status.PROVED and self.config.seed is None,
+            "rehearsal": self.config.seed is not None,
             "reason": self.not_private,
             "released_before": list(self.before),
             "epsilon_before": self.epsilon_before,

@@ -92,6 +92,8 @@ def _trained(config: TrainConfig) -> Run:
         for point in found["curve"]
         if "test_accuracy" in point
     ]
+    if found["rehearsal"]:  # as every run with a seed is: what is kept is the epsilon of the same run without one
+        found |= {"private": True, "epsilon": found["epsilon_if_unseeded"]}
     return {name: found[name] for name in _KEPT} | ({"curve": curve} if config.evaluate_every else {})
 
 

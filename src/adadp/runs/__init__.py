@@ -14,15 +14,19 @@ What is not promised
 
 from adadp.errors import RunError
 from adadp.runs.confusion import ClassCounts
+from adadp.runs.evaluated import Evaluated
 from adadp.runs.folder import Checkpoint, RunFolder, certificate_digest
+from adadp.runs.metrics import coarse_seconds
 from adadp.runs.optimizers import flatten_optimizer, restore_optimizer
 
 __all__ = [
     "Checkpoint",
     "ClassCounts",
+    "Evaluated",
     "RunError",
     "RunFolder",
     "certificate_digest",
+    "coarse_seconds",
     "flatten_optimizer",
     "restore_optimizer",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -265,6 +266,19 @@ class RunFolder:
             raise RunError(
                 f"{self.confusion_path} is no confusion matrix: {error}.", fix="Put the run's own file back."
             ) from error
+
+    def measured_digests(self) -> dict[str, str]:
+        """SHA-256 of each file with what was measured on public data, for the certificate."""
+        files = (self.metrics_path, self.confusion_path)
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.exists()}
+
+    def give_one_time(self, moment: float) -> None:
+        """Date every file to ``moment``, so that they do not tell when which was written.
+
+        The system keeps further times that nobody can set (of the last change of a name, of birth). A copy has none.
+        """
+        for path in (*self.path.rglob("*"), self.path):
+            os.utime(path, (moment, moment))
 
     def _existing_model(self) -> Path:
         if not self.model_path.exists():

@@ -21,6 +21,17 @@ from adadp.errors import InputError, RunError
 from adadp.runs.atomic import cannot_write, write_atomic
 
 
+def coarse_seconds(seconds: float) -> int:
+    """How long something took, as it may be told: whole seconds, rounded up to one digit, as 1, 9, 20 or 700.
+
+    A step takes longer the more records its lot has, and how many these are depends on the records. One record is in
+    its share of the lots only, so it moves the time of a whole run by about one part in the number of records: far
+    below a digit, and below what else a computer does meanwhile.
+    """
+    size = int(10 ** max(0, math.ceil(math.log10(max(seconds, 1.0))) - 1))
+    return max(1, math.ceil(seconds / size)) * size
+
+
 def append(path: Path, record: dict[str, Any]) -> None:
     """Add ``record`` as a line of its own. The system has it when this returns; the disk may get it later."""
     if "step" not in record:

@@ -20,6 +20,7 @@ from adadp.owndata import load_own
 from adadp.plan import Plan
 from adadp.records import Records
 from adadp.runs import RunFolder
+from adadp.train import refuse_training_records
 from adadp.train.searched import Search
 from adadp.zoo.models import build_model
 
@@ -33,6 +34,7 @@ class Material:
         config = search.candidates[0]
         if search.scoring is not None and search.scoring.file is not None:
             self._file = _records_in(search.scoring.file, config)
+            refuse_training_records(self.prepared(config).inputs.train, self._file, "validation")
         self.size = len(self.prepared(config).train[0])
         for candidate, plan in zip(search.candidates, search.plans(), strict=True):
             self._try(candidate, plan)

@@ -5,7 +5,7 @@
     after the charge, before the first run begun: nothing was drawn yet, or what was drawn is forgotten
     in a run                               the run goes on from its checkpoint, or (where it cannot) begins anew
     after a run, before it is scored       scored
-    while the chosen run is published      published again, the same one
+    while the chosen run is published      published again, the same one; see ``publishing``
     after that                             what is left is cleared away; refused: it has finished
 
 A disk that is full, records or a schema that have changed, a device that is gone: the error is told, and the run stays
@@ -30,17 +30,17 @@ from adadp.accounting import draw_count
 from adadp.config import TrainConfig
 from adadp.errors import InputError, Interrupted, LedgerCorrupt, RunError
 from adadp.ledger import Ledger, PlannedBudget
-from adadp.randomness import RandomSource, SecureSource, SeededSource
+from adadp.randomness import RandomSource, source_of
 from adadp.runs import RunFolder
 from adadp.selection.candidates import relation_of
 from adadp.selection.material import Material
 from adadp.selection.parts import draw_choice, parts_of
-from adadp.selection.publishing import SearchResult, publish
+from adadp.selection.publishing import SearchResult, check_replaceable, publish, put_in_place
 from adadp.selection.score import kept_aside, right_answers, score_of
 from adadp.selection.secret import Attempt, SecretFolder, State
 from adadp.train.searched import PARTS, Search
 
-SECRET, ENDED = "secret", "secret-ended"
+SECRET = "secret"
 _COUNT, _SETTING, _TIE = "search/count", "search/setting", "search/tie"
 
 
@@ -48,6 +48,7 @@ def begin(
     search: Search, material: Material, out: str, checks_passed: Callable[[], None] | None = None
 ) -> SearchResult:
     """Search in a new folder; ``checks_passed`` is called when there is one."""
+    check_replaceable(Path(out).absolute())
     folder = RunFolder.create(out, search.candidates[0])
     if checks_passed is not None:
         checks_passed()
@@ -79,9 +80,8 @@ class Searching:
             run = None if winner is None else RunFolder.open(self.secret.folder_of(winner))
             score = None if winner is None or search.by == PARTS else winner.value
             found = replace(search, chosen=None if winner is None else winner.setting, score=score)
-            result = publish(self.folder, found, self.material, run)
-        # By a rename it is gone all at once: what is removed in part could be taken for a search that has not begun.
-        SecretFolder(self.secret.path.rename(self.folder.path / ENDED)).remove()
+            result = publish(self.folder.path, found, self.material, run)
+        put_in_place(self.folder.path)
         return result
 
     @property
@@ -90,8 +90,7 @@ class Searching:
 
     @property
     def source(self) -> RandomSource:
-        seed = self.search.candidates[0].seed
-        return SecureSource() if seed is None else SeededSource(seed)
+        return source_of(self._seed)
 
     def _ledger(self, budget: PlannedBudget) -> Ledger:
         if self.folder.ledger_path.exists():
@@ -102,7 +101,7 @@ class Searching:
                 why="What it may publish is no longer known.",
                 fix="Put ledger.jsonl back. Do not go on without it.",
             )
-        return Ledger.create(self.folder.ledger_path, budget=budget)
+        return Ledger.create(self.folder.ledger_path, budget=budget, seeded=self._seed is not None)
 
     def _first(self) -> tuple[State, Tensor]:
         """Draw how many runs there will be, and the part of every record."""

@@ -105,8 +105,3 @@ class SecretFolder:
     def folder_of(self, attempt: Attempt) -> Path:
         """Where ``attempt`` is trained."""
         return self._runs / attempt.folder
-
-    def remove(self) -> None:
-        """The end: nothing of it stays."""
-        if self.exists:
-            shutil.rmtree(self.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from adadp import checks, launch
@@ -18,10 +19,9 @@ from adadp.runs import RunFolder
 from adadp.selection.candidates import check_base, for_parts, for_repeat, relation_of
 from adadp.selection.material import Material
 from adadp.selection.parts import part_size
-from adadp.selection.publishing import SearchResult, finish
+from adadp.selection.publishing import SearchResult, finish, put_in_place, was_replaced
 from adadp.selection.score import left_over, refuse_uncounted, scoring_for
-from adadp.selection.searching import ENDED, SECRET, Searching, begin
-from adadp.selection.secret import SecretFolder
+from adadp.selection.searching import Searching, begin
 from adadp.selection.settings import checked
 from adadp.train import refuse_finished
 from adadp.train.searched import PARTS, REPEAT, Search
@@ -128,16 +128,17 @@ def tune(
 
 def resume(out: str | os.PathLike[str], *, checks_passed: Callable[[], None] | None = None) -> SearchResult:
     """Go on with the search in the folder ``out``; ``checks_passed`` as for ``tune``."""
-    folder = RunFolder.open(out)
+    place = Path(out).absolute()
+    if was_replaced(place):
+        put_in_place(place)
+    folder = RunFolder.open(place)
     found = folder.search()
     if found is None:
         raise InputError(f"There is no search in {folder.path}.", fix="Check the path, or use adadp train --resume.")
-    if not (folder.path / SECRET).exists():
-        if folder.finished:  # a kill may have come before all was hidden
-            SecretFolder(folder.path / ENDED).remove()
-            with suppress(PermissionError):  # a copy that somebody else owns
-                finish(folder.path)
-        refuse_finished(folder)
+    if folder.finished:
+        with suppress(PermissionError):  # a copy that somebody else owns
+            finish(folder.path)
+    refuse_finished(folder)
     search = Search.from_json({**found, "chosen": None, "score": None})
     searching = Searching(folder, search, Material(search))
     if checks_passed is not None:

@@ -11,6 +11,7 @@ boards.py a run on TensorBoard.                                     rehearsal.py
 """
 
 from adadp.train.boards import check_board
+from adadp.train.evaluation import Evaluation, refuse_training_records
 from adadp.train.fitting import fit
 from adadp.train.planning import decay_of, plan_of, refuse_large_delta, with_release_noise
 from adadp.train.result import Status, TrainResult
@@ -19,6 +20,7 @@ from adadp.train.verify import Check, verify_run
 
 __all__ = [
     "Check",
+    "Evaluation",
     "Status",
     "TrainResult",
     "check_board",
@@ -27,6 +29,7 @@ __all__ = [
     "plan_of",
     "refuse_finished",
     "refuse_large_delta",
+    "refuse_training_records",
     "train",
     "verify_run",
     "with_release_noise",

@@ -1,7 +1,8 @@
 """A run on TensorBoard: what it logs, and the settings its plan has at the step it logs them at.
 
 Only lines of ``metrics.jsonl``, the configuration and the plan come here. All of them are public: nothing that is
-computed from a lot without noise (a loss, a norm, the size of a lot) could get onto a board.
+computed from a lot without noise (a loss, a norm, the size of a lot) could get onto a board. An epoch takes longer the
+larger its lots are, so all that one process shows is dated to when it began.
 
     a run without a folder, or the package missing     ``InputError`` before anything is read or charged
     a run that goes on                                 what was shown is shown again from metrics.jsonl, each step once
@@ -66,9 +67,10 @@ class Board:
             goes_on = any(self._path.glob(_EVENTS))
             if goes_on:
                 _wait_for_the_next_second()
+            self._began = time.time()
             self._writer = _writer_class()(log_dir=str(self._path), purge_step=0)
             if not goes_on:
-                self._writer.add_text("config", f"```toml\n{folder.config.to_toml()}```")
+                self._writer.add_text("config", f"```toml\n{folder.config.to_toml()}```", walltime=self._began)
             self._writer.flush()
 
     def show(self, record: Mapping[str, Any], plan: Plan) -> None:
@@ -76,10 +78,13 @@ class Board:
         step = record["step"]
         settings = self._settings(plan, step - 1) if "epoch" in record else {}
         shown = {name: value for name, value in {**settings, **record}.items() if name not in _NOT_SHOWN}
+        evaluation = shown.pop("evaluation", None)
+        if evaluation is not None:
+            shown[f"evaluation/{evaluation['name']}"] = evaluation["value"]
         with self._written():
             for name, value in shown.items():
                 if isinstance(value, Real) and math.isfinite(value):
-                    self._writer.add_scalar(name, float(value), step)
+                    self._writer.add_scalar(name, float(value), step, walltime=self._began)
             self._writer.flush()
 
     def close(self) -> None:

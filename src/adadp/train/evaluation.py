@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +15,8 @@ from torch import Tensor, nn
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 from adadp.losses import Loss, binary_cross_entropy, check_labels, cross_entropy
-from adadp.records import placed
+from adadp.records import Data, Records, placed
+from adadp.runs import Evaluated
 
 Evaluate = Callable[[nn.Module], float]
 
@@ -23,6 +27,9 @@ MOST_CLASSES = 200
 """With more classes a confusion matrix is not made: nobody reads it, and its size is their square."""
 
 _AT_ONCE = 1000
+
+_COPIES, _FEW, _SPREADS = 0.1, 5, 6
+"""A share of copies, and beside it a number and so many standard deviations, up to which nothing is said."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,20 +115,121 @@ def accuracy_on(
     return LabelledRecords(test[0], test[1], loss, classes, device, dtype, InputBound() if bound is None else bound)
 
 
-def guarded(evaluate: Evaluate) -> Evaluate:
-    """``evaluate`` on the model in evaluation mode, which is in its own modes again afterwards; a plain float."""
+def refuse_training_records(data: Data, public: tuple[Tensor, Tensor] | None, called: str = "test") -> None:
+    """Refuse ``public`` records, called test or validation data, many of which are records of ``data``.
 
-    def measure(model: nn.Module) -> float:
+    Where both are samples of one population, a record of one has an equal in the other about as often as it has a twin
+    in its own sample (Good 1953): tables of few columns have many. So with t the larger share of twins in the two,
+    of m records t m are expected in the other sample. What goes beyond is a copy. Refused are more of them than a tenth
+    of the (1 - t) m others, 5, and six standard deviations of the count; and the same records in any order.
+
+    ==================================================  ==============================================================
+    a file, and a copy of it, reordered or not          refused
+    test records with all of the training data in them  refused, however many others there are
+    five or fewer copies                                go unnoticed: the refusal must not tell of a single record
+    tables in which almost all rows have twins          refused only if they are the same records
+    records that were changed a little                  go unnoticed, as do those an ``evaluate`` function reads
+    records that are no tuples of tensors               are not compared
+    ==================================================  ==============================================================
+    """
+    ours = _counted(data) if _is_pair(public) else None
+    if ours is None or public is None:
+        return
+    theirs = Counter(_digests(*public))
+    twins = max(_share_of_twins(ours), _share_of_twins(theirs))
+    if ours == theirs or _has_copies(ours, theirs, twins) or _has_copies(theirs, ours, twins):
+        raise InputError(
+            f"Many of the {called} records are training records.",
+            why=f"What is measured on {called} data is told without noise: of private records nobody would pay for it.",
+            fix=f"Give {called} data that is public and was not trained on, or none.",
+        )
+
+
+def _counted(data: Data) -> Counter[bytes] | None:
+    """How often each record of ``data`` occurs; None where records have no first and last tensor."""
+    records, counts = Records(data), Counter[bytes]()
+    for indices in torch.split(torch.arange(len(records)), _AT_ONCE):
+        batch = records.batch(indices)
+        if len(batch) < 2 or not all(isinstance(part, Tensor) for part in (batch[0], batch[-1])):
+            return None
+        counts.update(_digests(batch[0], batch[-1]))
+    return counts
+
+
+def _digests(values: Tensor, labels: Tensor) -> Iterator[bytes]:
+    """A digest of each record, the same for equal numbers of another type and for 0 with either sign."""
+    for parts in zip(torch.split(values, _AT_ONCE), torch.split(labels, _AT_ONCE), strict=True):
+        rows = torch.cat([part.detach().cpu().reshape(len(part), -1).float() for part in parts], dim=1)
+        yield from (blake2b(row, digest_size=16).digest() for row in (rows + 0.0).numpy())
+
+
+def _share_of_twins(counts: Counter[bytes]) -> float:
+    """The share of records that occur more than once."""
+    return sum(count for count in counts.values() if count > 1) / counts.total()
+
+
+def _has_copies(sample: Counter[bytes], other: Counter[bytes], twins: float) -> bool:
+    """Whether more records of ``sample`` are in ``other`` than chance explains."""
+    size = sample.total()
+    found = sum(count for record, count in sample.items() if record in other)
+    spread = math.sqrt(twins * (1 - twins) * size * (1 + size / other.total()))
+    return found - twins * size > _COPIES * (1 - twins) * size + _FEW + _SPREADS * spread
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A number that ``measure`` computes for a model from public data, under its own ``name`` and with its range.
+
+    Pass it to ``fit`` as ``evaluate``. The model is in evaluation mode meanwhile, and in its own modes afterwards.
+
+    ==========================================  ======================================================================
+    a value outside of ``low`` to ``high``      ``InputError``: the range, or the function, is not what was meant
+    not a number (NaN)                          is kept as unknown
+    nothing that is a number                    ``InputError``
+    no name, or one of more than a line         ``InputError``
+    ==========================================  ======================================================================
+    """
+
+    measure: Evaluate
+    name: str
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name.strip() and self.name.isprintable()):
+            raise InputError(f"{self.name!r} is no name for an evaluation.", fix='Pass a short text, such as "AUC".')
+        ends = [each for each in (self.low, self.high) if each is not None]
+        if not all(map(math.isfinite, ends)) or ends != sorted(set(ends)):
+            raise InputError(
+                f"{self.low} to {self.high} is no range.", fix="Pass the smaller number as low, or leave an end out."
+            )
+
+    def __call__(self, model: nn.Module) -> Evaluated:
         with _evaluating(model):
-            value = evaluate(model)
+            found = self.measure(model)
         try:
-            return float(value)
+            value = float(found)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"evaluate returned {type(value).__name__}, not a number.", fix="Return a float, such as an accuracy."
+                f"evaluate returned {type(found).__name__}, not a number.", fix="Return a float, such as an AUC."
             ) from error
+        result = Evaluated(self.name, None if math.isnan(value) else value, self.low, self.high)
+        below = self.low is not None and value < self.low
+        if below or (self.high is not None and value > self.high):
+            raise InputError(
+                f"evaluate returned {value:g}, and the range of {self.name} is {result.span}.",
+                fix="Correct the function, or the range it was given.",
+            )
+        return result
 
-    return measure
+
+def named(evaluate: Evaluate | Evaluation) -> Evaluation:
+    """``evaluate`` with a name: that of the function, where it was given none."""
+    if isinstance(evaluate, Evaluation):
+        return evaluate
+    function = getattr(evaluate, "func", evaluate)  # of a functools.partial
+    found = getattr(function, "__name__", type(function).__name__)
+    return Evaluation(evaluate, "evaluation" if found == "<lambda>" else found)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from adadp.losses import Loss
 from adadp.methods import Method, parse_method
 from adadp.records import Data
 from adadp.schedules import Schedule, tabulated
-from adadp.train.evaluation import Evaluate, check_pair
+from adadp.train.evaluation import Evaluate, Evaluation, check_pair, refuse_training_records
 from adadp.train.optimizers import MakeOptimizer
 from adadp.train.planning import with_release_noise
 from adadp.train.result import TrainResult
@@ -58,7 +58,7 @@ def fit(
     loss: str | Loss = "cross-entropy",
     example: Data | None = None,
     test: tuple[Tensor, Tensor] | None = None,
-    evaluate: Evaluate | None = None,
+    evaluate: Evaluate | Evaluation | None = None,
     validation: tuple[Tensor, Tensor] | int | None = None,
     validation_public: bool | None = None,
     sampling: str = "poisson",
@@ -113,9 +113,12 @@ def fit(
     ``arithmetic`` exact computes every record by itself and adds whole numbers: what one record can change is then
     proved, rounding included, and a step takes many times as long (docs/arithmetic.md).
     ``public_records`` is used in place of ``len(data)`` where the exact number must stay hidden. ``evaluate(model)``
-    returns a number from public data. With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the
-    one that is there, given the same data, model and arguments; with ``tensorboard`` too, what is logged in the folder
-    is also written for TensorBoard.
+    returns a number from public data, which is shown under the name of the function; with ``Evaluation(function,
+    "AUC", 0, 1)`` in its place under a name and with a range of its own. Only what ``test`` gives is an accuracy; it is
+    refused if many of its records are training records.
+
+    With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the one that is there, given the same
+    data, model and arguments; with ``tensorboard`` too, what is logged in the folder is also written for TensorBoard.
     """
     make = None if isinstance(optimizer, str) else optimizer
     _check_objects(make=make, evaluate=evaluate, watch=watch, out=out, resume=resume)
@@ -190,6 +193,8 @@ def fit(
     fixed, released = fixed_first(stages)
     bound = raw_bound(stages, config.input_bound)
     looked_at = None if isinstance(validation, int) else validation
+    refuse_training_records(data, test)
+    refuse_training_records(data, looked_at, "validation")
     shape = None
     if stages:
         values, *others = tensors_of_data(data)

@@ -137,6 +137,12 @@ def _noise_for(stage: ReleasedStage, config: TrainConfig) -> float:
     return float(f"{found.value * 1.0005:.4g}")
 
 
+def notes_of(config: TrainConfig, plan: Plan) -> list[str]:
+    """What a certificate must note about a run because of its configuration."""
+    found = (parse_method(config.method).note(plan.steps), large_delta(config, plan.records))
+    return [each for each in found if each is not None]
+
+
 def target_of(config: TrainConfig) -> Target | None:
     """What the run may cost; None where the noise is given instead."""
     if config.rho is not None:

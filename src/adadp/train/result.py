@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 
 from adadp.plan import Plan
-from adadp.report.certificate import plain_words
-from adadp.runs import ClassCounts
+from adadp.report.certificate import plain_words, stated
+from adadp.runs import ClassCounts, Evaluated
 from adadp.train.evaluation import Confusion
 
 
@@ -22,8 +22,10 @@ class Status:
     step: int
     steps: int
     test_accuracy: float | None
+    evaluation: Evaluated | None
     epsilon_so_far: Callable[[], float | None]
-    """Computed when asked: about 30 ms."""
+    """Computed when asked: about 30 ms. Of a rehearsal, as without its seed."""
+    rehearsal: bool
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,25 @@ class TrainResult:
     """The trained part alone, whose parameters are saved and certified; it takes features."""
     certificate: dict[str, Any]
     test_accuracy: float | None
-    seconds: float
+    seconds: int
+    """Rounded up to one digit, since the exact time depends on the records: see ``coarse_seconds``."""
     plan: Plan
     out: Path | None
     confusion: Confusion | None = None
     """Of the test records: rows are the true classes, columns what the model takes them for."""
+    evaluation: Evaluated | None = None
+    """What ``evaluate`` returned in the end, with its name and range."""
 
     @property
     def epsilon(self) -> float | None:
-        """None: nothing is guaranteed."""
+        """None: nothing is guaranteed, as of a rehearsal, which is a run with a seed."""
         epsilon: float | None = self.certificate["epsilon"]
+        return epsilon
+
+    @property
+    def epsilon_if_unseeded(self) -> float | None:
+        """What a rehearsal would be certified with if it had no seed; None of any other run."""
+        epsilon: float | None = stated(self.certificate)["epsilon_if_unseeded"]
         return epsilon
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -20,17 +21,17 @@ from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.report.certificate import make_certificate, model_metadata
 from adadp.report.html import write_report
-from adadp.runs import RunFolder
+from adadp.runs import Evaluated, RunFolder, coarse_seconds
 from adadp.schedules import parse_schedule
 from adadp.step import PrivateGradients
 from adadp.train import checkpoints
 from adadp.train.averaging import WeightAverage
 from adadp.train.boards import Board
 from adadp.train.checkpoints import Paid
-from adadp.train.evaluation import Confusion, Evaluate, LabelledRecords, share_right
+from adadp.train.evaluation import Confusion, Evaluation, LabelledRecords, share_right
 from adadp.train.looks import Looks
 from adadp.train.optimizers import check_noise, tell_noise
-from adadp.train.planning import large_delta, rate_of
+from adadp.train.planning import notes_of, rate_of
 from adadp.train.rehearsal import refuse_broken, rehearse
 from adadp.train.result import Status, TrainResult
 from adadp.train.stopping import stop_requests
@@ -48,7 +49,7 @@ class Run:
         config: TrainConfig,
         *,
         folder: RunFolder | None,
-        evaluate: Evaluate | None,
+        evaluate: LabelledRecords | Evaluation | None,
         watch: Watch | None,
         looks: Looks | None = None,
         budget: Filter | None = None,
@@ -68,6 +69,7 @@ class Run:
         self.lost = 0
         """Steps that were paid and are not in the model."""
         self.accuracy: float | None = None
+        self.evaluation: Evaluated | None = None
         self.validation_accuracy: float | None = None
         self.every = config.checkpoint_every or max(1, self.plan.steps // 10)
         self._before, self._started = 0.0, time.perf_counter()
@@ -199,7 +201,8 @@ class Run:
             self.log()
         if self.watch is not None:
             shown = self.epsilon_so_far if self.private_method else _no_epsilon
-            self.watch(Status(private.step, plan.steps, self.accuracy, shown))
+            rehearsal = self.config.seed is not None
+            self.watch(Status(private.step, plan.steps, self.accuracy, self.evaluation, shown, rehearsal))
 
     def stopped(self) -> Interrupted:
         """What is said to who asked to stop."""
@@ -218,7 +221,8 @@ class Run:
         epoch = self.plan.epoch_of(step - 1) + 1
         record: dict[str, Any] = {"step": step, "epoch": epoch}
         proved = self.private_method and accountant(self.config.accountant).status is Proof.PROVED
-        record["epsilon" if proved else "claimed_epsilon"] = self.epsilon_so_far()
+        stated = "epsilon" if self.config.seed is None else "epsilon_if_unseeded"
+        record[stated if proved else "claimed_epsilon"] = self.epsilon_so_far()
         if self.budget is not None:
             record |= {"budget_used": self.budget.used, "sigma": self.plan.noise_multiplier_at(step - 1)}
             if self.validation_accuracy is not None:
@@ -226,8 +230,7 @@ class Run:
         every = self.config.evaluate_every
         if self.evaluate is not None and every is not None and epoch % every == 0 and step < self.plan.steps:
             with self.judged():
-                self.accuracy = record["test_accuracy"] = self.evaluate(self.model)
-        record["seconds"] = round(self.elapsed, 3)
+                record |= self.looked()[0]
         self.keep(record)
 
     def keep(self, record: dict[str, Any]) -> None:
@@ -274,17 +277,18 @@ class Run:
         encoder: Mapping[str, Any] | None = None,
     ) -> TrainResult:
         """Measure, certify and save. A kill on the way leaves a checkpoint from which all of it is done again."""
-        seconds = self.elapsed
+        seconds = coarse_seconds(self.elapsed)
         self.refuse_broken()
         if self.average is not None:
             self.average.put_in()
             notes = [*notes, self.average.note]
-        about = (
-            parse_method(self.config.method).note(self.plan.steps),
-            large_delta(self.config, self.plan.records),
-        )
-        notes = [*notes, *(each for each in about if each is not None)]
-        accuracy, confusion = self.last_look()
+        notes = [*notes, *notes_of(self.config, self.plan)]
+        found, confusion = self.looked()
+        folder = self.folder
+        if folder is not None and not any("final" in record for record in folder.metrics()):
+            if confusion is not None:
+                folder.write_confusion(_class_names(encoder, len(confusion)), confusion)
+            self.keep({"step": self.private.step, "final": True, **found, "seconds": seconds})
         tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         certificate = make_certificate(
             config=self.config,
@@ -299,28 +303,37 @@ class Run:
             learned=learned,
             encoder=encoder,
             budget=self.budget,
+            measured=None if folder is None else folder.measured_digests(),
         )
-        folder = self.folder
         if folder is not None:
-            if accuracy is not None and not any("final" in record for record in folder.metrics()):
-                if confusion is not None:
-                    folder.write_confusion(_class_names(encoder, len(confusion)), confusion)
-                self.keep({"step": self.private.step, "final": True, "test_accuracy": accuracy})
             folder.write_certificate(certificate)
             folder.save_model(tensors, model_metadata(certificate))
             folder.checkpoint_path.unlink(missing_ok=True)
             write_report(folder.path)  # last: the run has finished, whatever becomes of its page
         self.model.eval()
         out = None if folder is None else folder.path
-        return TrainResult(self.model, self.model, certificate, accuracy, seconds, self.plan, out, confusion)
+        return TrainResult(
+            self.model,
+            self.model,
+            certificate,
+            self.accuracy,
+            seconds,
+            self.plan,
+            out,
+            confusion,
+            evaluation=self.evaluation,
+        )
 
-    def last_look(self) -> tuple[float | None, Confusion | None]:
-        """The final accuracy and the confusion matrix, if there is one, from the same look at the test records."""
-        if isinstance(self.evaluate, LabelledRecords):
-            confusion = self.evaluate.confusion(self.model)
-            if confusion is not None:
-                return share_right(confusion), confusion
-        return None if self.evaluate is None else self.evaluate(self.model), None
+    def looked(self) -> tuple[dict[str, Any], Confusion | None]:
+        """One look at the test data: what is logged of it, and the confusion matrix if there is one."""
+        if self.evaluate is None:
+            return {}, None
+        if isinstance(self.evaluate, Evaluation):
+            self.evaluation = self.evaluate(self.model)
+            return {"evaluation": asdict(self.evaluation)}, None
+        confusion = self.evaluate.confusion(self.model)
+        self.accuracy = self.evaluate(self.model) if confusion is None else share_right(confusion)
+        return {"test_accuracy": self.accuracy}, confusion
 
 
 def _class_names(encoder: Mapping[str, Any] | None, classes: int) -> list[str]:

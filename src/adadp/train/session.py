@@ -17,17 +17,17 @@ from adadp.config import TrainConfig
 from adadp.errors import InputError, LedgerCorrupt
 from adadp.features import Shape, Stage, WithFeatures, parse_features, raw_bound, released_stages, whole_module
 from adadp.input_bound import InputBound
-from adadp.ledger import BudgetRule, Ledger
+from adadp.ledger import BudgetRule, Ledger, read_ledger
 from adadp.losses import Loss, check_labels, classes_of, find_loss
 from adadp.methods import parse_method
-from adadp.randomness import SecureSource, SeededSource
+from adadp.randomness import source_of
 from adadp.records import Data, Records
 from adadp.runs import RunFolder
 from adadp.sampling import sampler
 from adadp.schedules import ValidationDecay
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
 from adadp.train.boards import Board, check_board
-from adadp.train.evaluation import Evaluate, accuracy_on, check_pair, guarded
+from adadp.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
 from adadp.train.looks import HELD, HeldOut, Looks, hold_out
 from adadp.train.optimizers import MakeOptimizer, make_optimizer
 from adadp.train.planning import decay_of, filter_of, plan_of, planned_budget
@@ -47,7 +47,7 @@ def train(
     optimizer: MakeOptimizer | None = None,
     test: tuple[Tensor, Tensor] | None = None,
     validation: tuple[Tensor, Tensor] | None = None,
-    evaluate: Evaluate | None = None,
+    evaluate: Evaluate | Evaluation | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     record_unit: str | None = None,
@@ -62,6 +62,7 @@ def train(
 
     ``test`` is public data for the accuracy; ``evaluate(model)`` replaces it, and is called once ahead to see that it
     works; its model takes records as that of the result does (before features are released, they are zeros).
+    What it returns goes under its own name, that of the function or of an ``Evaluation``.
 
     With ``out`` everything is kept in that folder and a stopped run can ``resume``. The folder is made when all input
     has been checked; if something fails before the first charge, it is gone again.
@@ -97,7 +98,7 @@ def train(
     if classes is not None and records.columns is not None:
         check_labels(records.columns[-1], classes, "training")
     measured = _Measured(model, chosen, classes, device, dtype, records.bound)
-    measure = measured.by(test, None if evaluate is None else lambda network: evaluate(whole(network)))
+    measure = measured.by(test, None if evaluate is None else _of_records(named(evaluate), whole))
     plan = plan_of(config, len(records) if held is None else held.records)
     looks = None if decay is None else measured.looks(decay, validation, config.validation, held)
     refuse_broken(model, "before the first step", "Nothing was spent.")
@@ -175,20 +176,20 @@ class _Place:
         self.folder = folder
         self._out, self._config, self._budget, self._stack = out, config, budget, stack
         self._made = ExitStack()
+        stack.callback(self._end)  # what is entered first is left last
 
     def open_ledger(self) -> Ledger:
         """The ledger to charge; a new run gets its folder here."""
-        budget = self._budget
         if self._out is None:
             temporary = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="adadp-"))
-            return self._stack.enter_context(Ledger.create(Path(temporary) / "ledger.jsonl", budget=budget))
+            return self._begun(Path(temporary) / "ledger.jsonl")
         if self.folder is None:
             there = Path(self._out).exists()
             self.folder = RunFolder.create(self._out, self._config)
             self._stack.enter_context(self._made)
             self._made.callback(_remove, self.folder, whole=not there)
-            return self._stack.enter_context(Ledger.create(self.folder.ledger_path, budget=budget))
-        return self._stack.enter_context(self._ledger_of(self.folder, budget))
+            return self._begun(self.folder.ledger_path)
+        return self._ledger_of(self.folder)
 
     def board(self, model: nn.Module) -> Board | None:
         """What the run is shown on, if it is to be shown."""
@@ -200,23 +201,31 @@ class _Place:
         """The run begins: from now on its folder stays, whatever happens."""
         self._made.pop_all()
 
-    @staticmethod
-    def _ledger_of(folder: RunFolder, budget: BudgetRule) -> Ledger:
+    def _end(self) -> None:
+        """The files of a run that has finished tell no times but when it began, which its ledger says too."""
+        if self.folder is not None and self.folder.finished:
+            self.folder.give_one_time(read_ledger(self.folder.ledger_path).began)
+
+    def _begun(self, path: Path) -> Ledger:
+        seeded = self._config.seed is not None
+        return self._stack.enter_context(Ledger.create(path, budget=self._budget, seeded=seeded))
+
+    def _ledger_of(self, folder: RunFolder) -> Ledger:
         if folder.ledger_path.exists():
-            ledger = Ledger.open(folder.ledger_path, budget=budget)
+            ledger = Ledger.open(folder.ledger_path, budget=self._budget)
             try:
                 refuse_finished(folder)  # now that nobody else can be finishing it
             except InputError:
                 ledger.close()
                 raise
-            return ledger
+            return self._stack.enter_context(ledger)
         if folder.checkpoint_path.exists() or folder.metrics():
             raise LedgerCorrupt(
                 f"The ledger of the run in {folder.path} is missing.",
                 why="What the run has released is no longer known.",
                 fix="Put ledger.jsonl back. Do not go on without it.",
             )
-        return Ledger.create(folder.ledger_path, budget=budget)
+        return self._begun(folder.ledger_path)
 
 
 def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None) -> HeldOut | None:
@@ -225,7 +234,7 @@ def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None) -> Held
         return None
     relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
     found = None if folder is None else folder.load_checkpoint()
-    source = SecureSource() if config.seed is None else SeededSource(config.seed)
+    source = source_of(config.seed)
     before = None if found is None else found.tensors[HELD]
     return hold_out(tensors_of_data(data), config, relation, source, before)
 
@@ -351,6 +360,12 @@ class _Whole:
         return WithFeatures(raw_bound(self.stages, self.declared), features.to(self.device), network).eval()
 
 
+def _of_records(evaluation: Evaluation, whole: _Whole) -> Evaluation:
+    """``evaluation`` for the network: what it measures is the model that takes records as they come."""
+    measure = evaluation.measure
+    return replace(evaluation, measure=lambda network: measure(whole(network)))
+
+
 class _Zeros(nn.Module):
     """Stands for features that are not released yet."""
 
@@ -375,18 +390,21 @@ class _Measured:
     dtype: torch.dtype | None
     bound: InputBound
 
-    def by(self, test: tuple[Tensor, Tensor] | None, evaluate: Evaluate | None = None) -> Evaluate | None:
+    def by(
+        self, test: tuple[Tensor, Tensor] | None, evaluation: Evaluation | None
+    ) -> LabelledRecords | Evaluation | None:
         """How to look at the model; it has been tried once when this returns."""
-        if test is not None and evaluate is not None:
+        if evaluation is None:
+            return None if test is None else self.accuracy(test)
+        if test is not None:
             raise InputError(
-                "Both test and evaluate are given.", why="Only one of them can be the accuracy.", fix="Leave one out."
+                "Both test and evaluate are given.", why="A model is judged by one of them.", fix="Leave one out."
             )
-        if evaluate is not None:
-            measured = guarded(evaluate)
-            measured(self.model)
-            return measured
-        if test is None:
-            return None
+        evaluation(self.model)
+        return evaluation
+
+    def accuracy(self, test: tuple[Tensor, Tensor]) -> LabelledRecords:
+        """The accuracy on ``test``; it has been tried on one record when this returns."""
         measure = self._accuracy(test)
         try:
             self._accuracy((test[0][:1], test[1][:1]))(self.model)
@@ -408,9 +426,8 @@ class _Measured:
         assert validation is not None
         size = len(validation[1])
         empty = not size and held is not None  # no coin kept a record aside
-        look = _nothing_right if empty else self.by(validation)
-        assert look is not None
+        look: Evaluate = _nothing_right if empty else self.accuracy(validation)
         return Looks(decay, look, true_size=size, size=public_size or size, held=None if held is None else held.held)
 
-    def _accuracy(self, test: tuple[Tensor, Tensor]) -> Evaluate:
+    def _accuracy(self, test: tuple[Tensor, Tensor]) -> LabelledRecords:
         return accuracy_on(test, self.loss, self.classes, self.device, self.dtype, bound=self.bound)

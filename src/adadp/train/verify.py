@@ -1,18 +1,22 @@
 """A finished run checked against itself: everything its certificate says is computed again from the other files.
 
     configuration   config.toml is the one that was certified
-    ledger          its chain holds, up to the line the certificate names
+    ledger          its chain holds, up to the line the certificate names; its noise had a seed if config.toml has one
     model           its parameters are those certified, and it was saved with this very certificate
     plan            what the configuration asks for, for the certified number of records; what the ledger began with
     charges         those certified, and none beyond the plan
     epsilon         from the ledger, at the configured delta
     statements      everything else in the certificate
+    measurements    metrics.jsonl and confusion.json are those certified
+    page            where report.html exists: it is what these files make
     search          where search.json exists: the run is one of its candidates, and within what was asked for
 
 What a search charged is computed from its candidates in search.json, once for all its runs.
 
-The digests find accidents and single edits. Who can write the folder can write all of it anew: keep the digest of a
-certificate elsewhere to pin it.
+The digests find accidents and edits of some of the files. Whoever can write the folder can write all of it anew, a
+seeded run as one with secret noise too: nothing in a folder tells a consistent forgery from a run. Keep the digest of
+a certificate elsewhere to pin it. What only the run itself knew is taken from the certificate as it is: the steps done
+and lost, what one record is, and notes beyond those that follow from the configuration.
 """
 
 from __future__ import annotations
@@ -29,10 +33,12 @@ from adadp.events import describe
 from adadp.ledger import BudgetRule, LedgerRecord, PlannedBudget, read_ledger
 from adadp.methods import Agd, parse_method
 from adadp.plan import Plan
-from adadp.report.certificate import make_certificate, tensors_digest
+from adadp.randomness import source_of
+from adadp.report.certificate import guarantee_of, make_certificate, tensors_digest
+from adadp.report.html import render, run_page
 from adadp.runs import RunFolder, certificate_digest
 from adadp.schedules import Piecewise, parse_schedule
-from adadp.train.planning import decay_of, filter_of, plan_of, planned_budget
+from adadp.train.planning import decay_of, filter_of, notes_of, plan_of, planned_budget
 from adadp.train.searched import Search
 
 _CLOSE = 1e-6
@@ -40,16 +46,18 @@ _CLOSE = 1e-6
 
 _FIGURES = (
     "private",
+    "rehearsal",
     "epsilon",
     "epsilon_low",
     "epsilon_high",
+    "if_unseeded",
     "delta",
     "cross_check",
     "reason",
     "claimed_epsilon",
     "claimed_by_paper",
 )
-_ELSEWHERE = {*_FIGURES, "plan", "charged", "ledger", "config_digest", "model_digest", "versions"}
+_ELSEWHERE = {*_FIGURES, "measured", "plan", "charged", "ledger", "config_digest", "model_digest", "versions"}
 _NOTHING = object()
 
 
@@ -81,6 +89,8 @@ def verify_run(folder: RunFolder) -> list[Check]:
         "charges": finished.charges,
         "epsilon": finished.epsilon,
         "statements": finished.statements,
+        "measurements": finished.measurements,
+        "page": finished.page,
     }
     if folder.search_path.exists():
         checks["search"] = finished.search
@@ -113,6 +123,9 @@ class _Finished:
         record = read_ledger(self.folder.ledger_path, expected_head=pinned["head"])
         if (record.run, record.length) != (pinned["run"], pinned["length"]):
             raise InputError("The certificate names another ledger.")
+        if record.seeded is not (self.folder.config.seed is not None):
+            says = {True: "had a seed", False: "had no seed", None: "is not described"}[record.seeded]
+            raise InputError(f"By the ledger the noise {says}, and config.toml says otherwise.")
         return f"{record.length} lines, chain whole up to the certified head"
 
     def model(self) -> str:
@@ -200,13 +213,13 @@ class _Finished:
         return f"{charged} in the ledger, none beyond the plan"
 
     def _one_charge(self, search: Search) -> str:
-        """A search is charged once, before its first run."""
+        """A search is charged once, as a whole."""
         if self._record.charges != {search.event(): 1}:
             raise InputError("The ledger does not hold the search of search.json, once and nothing else.")
         done, lost = self.certificate["steps_done"], self.certificate["steps_lost"]
         if min(done, lost) < 0 or done + lost > self._stated.steps or (search.chosen is None and done):
             raise InputError(f"{done} steps done and {lost} lost are not those of one run of the search.")
-        return "the search as a whole, before its first run"
+        return "the search as a whole, once"
 
     def search(self) -> str:
         search, config = self._search, self.folder.config
@@ -216,7 +229,9 @@ class _Finished:
             raise InputError("config.toml is not the configuration that search.json says was chosen.")
         if search.records != self.certificate["plan"]["records"]:
             raise InputError("search.json names another number of records than the certificate.")
-        cost = self._again["epsilon"]
+        proved = guarantee_of(self._again)
+        assert proved is not None  # a search takes neither methods nor accountants without a proof
+        cost = proved["epsilon"]
         if search.delta != config.delta or not cost <= search.epsilon * (1 + _CLOSE):
             raise InputError(
                 f"The search costs {cost:.6g} at delta {search.delta:g}, and {search.epsilon:g} was asked."
@@ -228,19 +243,39 @@ class _Finished:
             found, certified = self._again.get(name), self.certificate.get(name)
             if not _close(found, certified):
                 raise InputError(f"{name} is {found!r} by the ledger, and {certified!r} is certified.")
-        epsilon = self._again["epsilon"]
-        return "no guarantee is claimed" if epsilon is None else f"{epsilon:.6g} from the ledger, as certified"
+        proved = guarantee_of(self._again)
+        if proved is None:
+            return "no guarantee is claimed"
+        if self._again["rehearsal"]:
+            return f"none, this is a rehearsal; {proved['epsilon']:.6g} from the ledger for a run without a seed"
+        return f"{proved['epsilon']:.6g} from the ledger, as certified"
 
     def statements(self) -> str:
         again, certificate = self._again, self.certificate
         names = sorted({*again, *certificate} - _ELSEWHERE)
         wrong = [name for name in names if again.get(name, _NOTHING) != certificate.get(name, _NOTHING)]
-        seed = self.folder.config.seed
-        if not certificate["randomness"].startswith("secure" if seed is None else f"seed {seed}:"):
-            wrong.append("randomness")
+        trained = self._search is None or self._search.chosen is not None
+        if trained and not set(notes_of(self.folder.config, self._stated)) <= set(certificate["notes"]):
+            wrong.append("notes")
         if wrong:
             raise InputError(f"The certificate says something else than this run under: {', '.join(wrong)}.")
         return "as this run would state them again"
+
+    def measurements(self) -> str:
+        if self.certificate["measured"] != self.folder.measured_digests():
+            raise InputError("metrics.jsonl or confusion.json is not the one that was certified.")
+        return "metrics.jsonl and confusion.json as certified"
+
+    def page(self) -> str:
+        page = self.folder.path / "report.html"
+        if not page.exists():
+            return "there is none"
+        if page.read_bytes() != render(run_page(self.folder)).encode("utf-8"):
+            raise InputError(
+                "report.html is not the page of this run as this AdaDP makes it.",
+                fix=f"Do not read it; make it again with: adadp report {self.folder.path}",
+            )
+        return "report.html as these files make it"
 
     @cached_property
     def _record(self) -> LedgerRecord:
@@ -271,7 +306,7 @@ class _Finished:
             config=self.folder.config,
             plan=self._stated,
             ledger=self._record,
-            randomness=known["randomness"],
+            randomness=source_of(self.folder.config.seed).describe(),
             model={},
             steps_done=known["steps_done"],
             steps_lost=known["steps_lost"],

@@ -23,7 +23,7 @@ ACCURACY = Axis("test accuracy", percent=True)
 
 def shown_name(case: Case) -> str:
     """The name of a case, marked where it is not private."""
-    return str(case["name"]) if case["private"] else f"{case['name']} (not private)"
+    return str(case["name"]) if case["not_private"] is None else f"{case['name']} (not private)"
 
 
 def styles_of(cases: Sequence[Case]) -> Styles:
@@ -35,8 +35,14 @@ def budget_of(case: Case) -> float | None:
     """The epsilon a case stands at: what was asked for, or what came of the noise that was given."""
     if case["epsilon"] is not None:
         return float(case["epsilon"])
-    found = [run["epsilon"] if case["private"] else run["claimed"] for run in case["runs"]]
+    found = [epsilon_of(run) if case["not_private"] is None else run["claimed"] for run in case["runs"]]
     return max((float(each) for each in found if each is not None), default=None)
+
+
+def epsilon_of(run: Mapping[str, Any]) -> float | None:
+    """The certified epsilon of a run, or what it would be without the seed; None where the method is not private."""
+    epsilon: float | None = run["epsilon_if_unseeded"] if run["rehearsal"] else run["epsilon"]
+    return epsilon
 
 
 def by_epsilon(cases: Sequence[Case], styles: Styles) -> list[Chart]:
@@ -65,7 +71,7 @@ def _by_name(cases: Sequence[Case]) -> dict[str, list[Case]]:
 
 def _dots(cases: Sequence[Case], styles: Styles, caption: str) -> Chart:
     """A row for each case, those that are not private below."""
-    ordered = _by_name(sorted(cases, key=lambda case: not case["private"]))
+    ordered = _by_name(sorted(cases, key=lambda case: case["not_private"] is not None))
     series = tuple(_means(name, [name] * len(own), own, styles) for name, own in ordered.items())
     return Chart("cases", "Test accuracy", "dots", Axis("case", "category"), ACCURACY, series, caption, wide=True)
 
@@ -80,7 +86,7 @@ def _means(name: str, places: Sequence[float | str], cases: Sequence[Case], styl
         tuple(float(case["mean"]) for case in cases),
         low if spread else None,
         high if spread else None,
-        dashed=not all(case["private"] for case in cases),
+        dashed=any(case["not_private"] is not None for case in cases),
         style=styles[name],
     )
 
@@ -95,7 +101,11 @@ def by_spending(cases: Sequence[Case], styles: Styles, place: int, budget: str) 
     """Mean accuracy by epsilon spent; cases whose epsilon is fixed ahead, or that have none, are left out."""
     series = []
     for case in cases:
-        runs = [_looks(run, "epsilon", run["epsilon"]) for run in case["runs"] if run["epsilon"] is not None]
+        runs = [
+            _looks(run, "epsilon_if_unseeded" if run["rehearsal"] else "epsilon", epsilon)
+            for run in case["runs"]
+            if (epsilon := epsilon_of(run)) is not None
+        ]
         if runs and all(len({at for at, _ in looks}) == len(looks) for looks in runs):
             series.append(_averaged(case, runs, styles))
     return _curves(series, f"spent-{place}", f"Accuracy by epsilon spent{budget}", Axis("epsilon spent", bound=True))
@@ -116,7 +126,7 @@ def _averaged(case: Case, runs: Sequence[Sequence[Point]], styles: Styles) -> Se
     places = tuple(sorted(shared))
     means = tuple(fmean(dict(run)[at] for run in runs) for at in places)
     name = shown_name(case)
-    return Series(name, places, means, dashed=not case["private"], style=styles[name])
+    return Series(name, places, means, dashed=case["not_private"] is not None, style=styles[name])
 
 
 def _curves(series: Sequence[Series], name: str, title: str, axis: Axis) -> Chart | None:

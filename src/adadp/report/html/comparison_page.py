@@ -1,5 +1,6 @@
 """The page of a comparison, from its results.json.
 
+runs with seeds                       rehearsals: says so first, and every epsilon is that of a run without a seed
 one seed                              means without a spread; no test, and the headline claims no winner
 a winner by the mean alone            "no difference shown": a paired test has to support it (Holm, 5 %)
 two cases that are no pair            "not tested": their budgets differ, or their epsilon was found by looking
@@ -23,9 +24,9 @@ from adadp.report.detection import rules_out_little
 from adadp.report.html.comparison_charts import Styles, budget_of, by_epoch, by_epsilon, by_spending, styles_of
 from adadp.report.html.comparison_tables import LEVEL, Case, Results, commands, failed, means, smallest, tests
 from adadp.report.html.page import Figure, KeyFigures, Page, Part, Section, Tone, Words
-from adadp.report.html.words import duration, number, percent, small
+from adadp.report.html.words import REHEARSALS, duration, number, percent, small
 
-FORMAT = 1
+FORMAT = 2
 
 Pair = Mapping[str, Any]
 
@@ -40,7 +41,7 @@ def comparison_page(results: Results) -> Page:
         )
     cases, styles = results["cases"], styles_of(results["cases"])
     done = [each for each in cases if each["mean"] is not None]
-    unsafe = [each for each in cases if not each["private"]]
+    unsafe = [each for each in cases if each["not_private"] is not None]
     verdicts = [verdict for epsilon in _budgets(done) for verdict in _verdicts(results, epsilon)]
     status, tone = _badge(results, len(unsafe))
     sections = [
@@ -58,7 +59,7 @@ def comparison_page(results: Results) -> Page:
         headline=results["title"],
         status=status,
         tone=tone,
-        lead=tuple(verdicts),
+        lead=(*([REHEARSALS] if results["rehearsal"] else []), *verdicts),
         figures=KeyFigures(tuple(_figures(results))),
         sections=tuple(sections),
         made_with=f"Made with {results['made_with']}.",
@@ -68,6 +69,8 @@ def comparison_page(results: Results) -> Page:
 def _badge(results: Results, unsafe: int) -> tuple[str, Tone]:
     """The verdict on all guarantees in a few words, of which the worst counts."""
     cases, delta = results["cases"], results["delta"] or 0.0
+    if results["rehearsal"]:
+        return "REHEARSALS, NOT FOR RELEASE", "warn"
     if unsafe:
         return f"{unsafe} OF {len(cases)} CASES NOT PRIVATE", "warn"
     weak = [each for each in cases if any(rules_out_little(run["epsilon"], delta) for run in each["runs"])]
@@ -75,7 +78,7 @@ def _badge(results: Results, unsafe: int) -> tuple[str, Tone]:
 
 
 def _budgets(cases: Sequence[Case]) -> list[float | None]:
-    return list(dict.fromkeys(each["epsilon"] for each in cases if each["private"]))
+    return list(dict.fromkeys(each["epsilon"] for each in cases if each["not_private"] is None))
 
 
 def _at(epsilon: float | None) -> str:
@@ -85,7 +88,7 @@ def _at(epsilon: float | None) -> str:
 def _verdicts(results: Results, epsilon: float | None) -> list[str]:
     """Who is ahead at ``epsilon``, as far as the paired tests go: a line for cases that were tested against others."""
     known = (each for each in results["cases"] if each["mean"] is not None)
-    cases = [each for each in known if each["private"] and each["epsilon"] == epsilon]
+    cases = [each for each in known if each["not_private"] is None and each["epsilon"] == epsilon]
     pairs = [pair for pair in results["pairs"] if pair["epsilon"] == epsilon]
     groups = _tested_together(cases, pairs)
     where, alone = _at(epsilon), [group[0] for group in groups if len(group) == 1]
@@ -152,7 +155,7 @@ def _figures(results: Results) -> list[Figure]:
         Figure(
             "Runs", str(sum(len(each["runs"]) for each in cases)), f"{len(results['seeds'])} for each case and budget"
         ),
-        Figure("Training time", duration(seconds), "all runs together"),
+        Figure("Training time", f"\u2264 {duration(seconds)}", "all runs together"),
     ]
     if results["failed"]:
         figures.append(Figure("Failed runs", str(len(results["failed"])), "left out of every figure", "bad"))
@@ -168,7 +171,7 @@ def _equal(results: Results) -> str:
     kept = [each for each in shared if each]
     if not kept:
         return ""
-    unsafe = any(not case["private"] for case in results["cases"])
+    unsafe = any(case["not_private"] is not None for case in results["cases"])
     text = f"At one epsilon all {'private ' if unsafe else ''}cases have the same budget, with {', '.join(kept)}."
     return f"{text} The others have the noise of a private one, and no guarantee." if unsafe else text
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadp.accounting import rounded_up
-from adadp.report.html.comparison_charts import shown_name
+from adadp.report.html.comparison_charts import epsilon_of, shown_name
 from adadp.report.html.page import Command, Part, Section, Table
 from adadp.report.html.words import number, percent, points
 
@@ -19,7 +19,9 @@ Case = Mapping[str, Any]
 
 def means(cases: Sequence[Case]) -> Table:
     """Mean and spread of every case."""
-    columns = ("Case", "Epsilon", "Certified", "Mean", "Spread", "Runs", "Seconds a run")
+    rehearsal = any(run["rehearsal"] for each in cases for run in each["runs"])
+    certified = "Certified without a seed" if rehearsal else "Certified"
+    columns = ("Case", "Epsilon", certified, "Mean", "Spread", "Runs", "Seconds a run")
     rows = tuple(
         (
             shown_name(each),
@@ -28,19 +30,23 @@ def means(cases: Sequence[Case]) -> Table:
             "-" if each["mean"] is None else percent(each["mean"]),
             "-" if each["spread"] is None else percent(each["spread"]),
             str(len(each["runs"])),
-            "-" if each["seconds"] is None else f"{each['seconds']:.1f}",
+            "-" if each["seconds"] is None else f"{each['seconds']:.0f}",
         )
         for each in cases
     )
-    caption = "Mean and spread (standard deviation) of the test accuracy over the runs."
+    caption = (
+        "Mean and spread (standard deviation) of the test accuracy over the runs. The time of a run is rounded up "
+        "to one digit."
+    )
     return Table(columns, rows, caption, wide=True)
 
 
 def _certified(case: Case) -> str:
     """The largest epsilon of the runs of a case."""
-    if not case["private"]:
+    found = [epsilon for run in case["runs"] if (epsilon := epsilon_of(run)) is not None]
+    if case["not_private"] is not None:
         return "none"
-    return rounded_up(max(run["epsilon"] for run in case["runs"])) if case["runs"] else "-"
+    return rounded_up(max(found)) if found else "-"
 
 
 def tests(results: Results) -> list[Section]:

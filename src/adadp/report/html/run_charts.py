@@ -1,6 +1,8 @@
 """The charts of a run: accuracy and privacy on the way, what each accountant says, and what changed over the epochs.
 
 a run whose test set was looked at once only   no curve of the accuracy; the page says how to get one
+an evaluation that is not an accuracy          its own name and range, and no percent
+a run with a seed                              its epsilon is dashed: what the same run would spend without a seed
 a run of one epoch                             no curve of epsilon: it would be a point
 a run held by a filter                         the share of its budget that is used: its epsilon is fixed ahead
 a method that is not private                   what its accountant makes of the charges, which is no guarantee
@@ -16,8 +18,10 @@ from typing import Any
 from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.plan import Plan
+from adadp.report.certificate import guarantee_of
 from adadp.report.html.page import Axis, Chart, Series
 from adadp.report.html.words import number, small
+from adadp.runs import Evaluated
 from adadp.schedules import Schedule, Uniform, parse_open, parse_schedule
 
 Line = Mapping[str, Any]
@@ -30,13 +34,26 @@ _WIDE = 10
 """Bars of values that differ by more than this factor say little: the small ones vanish."""
 
 
-def accuracy_chart(lines: Sequence[Line]) -> Chart | None:
-    """Test accuracy against steps; None where there is one look only."""
-    looks = [(float(line["step"]), line["test_accuracy"]) for line in lines if line.get("test_accuracy") is not None]
-    if len(looks) < 2:
+def looks_of(lines: Sequence[Line]) -> list[tuple[Line, float | Evaluated]]:
+    """Every look at the test data: its line, and the accuracy or what an evaluation of the user's own came to."""
+    found: list[tuple[Line, float | Evaluated]] = []
+    for line in lines:
+        if line.get("test_accuracy") is not None:
+            found.append((line, float(line["test_accuracy"])))
+        elif line.get("evaluation") is not None:
+            found.append((line, Evaluated(**line["evaluation"])))
+    return found
+
+
+def looks_chart(lines: Sequence[Line]) -> Chart | None:
+    """Accuracy, or another evaluation, against steps; None where fewer than two looks gave a number."""
+    points = [(float(line["step"]), value) for line, look in looks_of(lines) if (value := _value(look)) is not None]
+    if len(points) < 2:
         return None
-    series = _series("test accuracy", looks)
-    return Chart("accuracy", "Test accuracy on the way", "line", STEPS, ACCURACY, (series,), "On the public test set.")
+    name, axis = _name_and_axis(lines)
+    title = f"{name[0].upper()}{name[1:]} on the way"
+    called = "accuracy" if axis is ACCURACY else "evaluation"
+    return Chart(called, title, "line", STEPS, axis, (_series(name, points),), "On test data, which must be public.")
 
 
 def spending_chart(lines: Sequence[Line], delta: float | None, accountant: str) -> Chart | None:
@@ -55,50 +72,62 @@ def spending_chart(lines: Sequence[Line], delta: float | None, accountant: str) 
         return _over_steps(title, Axis(f"epsilon by {accountant}{at}", zero=True), computed, caption)
     spent = _series("epsilon", _known(lines, "epsilon"))
     caption = "What everything released so far costs, what features released before the first step included."
-    return _over_steps("Privacy spent on the way", Axis(f"epsilon{at}", zero=True, bound=True), spent, caption)
+    title, without = "Privacy spent on the way", ""
+    if not spent.x:
+        spent, without = _series("epsilon", _known(lines, "epsilon_if_unseeded"), dashed=True), " without a seed"
+        title = "Privacy the same run would spend without a seed"
+    return _over_steps(title, Axis(f"epsilon{without}{at}", zero=True, bound=True), spent, caption)
 
 
 def trade_chart(lines: Sequence[Line], final_epsilon: float | None) -> Chart | None:
-    """Test accuracy against epsilon spent; None where either stays the same or is known once only."""
-    pairs = [
-        (line["epsilon"], line["test_accuracy"])
-        for line in lines
-        if line.get("epsilon") is not None and line.get("test_accuracy") is not None
-    ]
-    last = [line["test_accuracy"] for line in lines if line.get("final") and line.get("test_accuracy") is not None]
-    if final_epsilon is not None and last:
-        pairs.append((final_epsilon, last[-1]))
+    """Accuracy (or another evaluation) against epsilon; None where either stays the same or is known once only."""
+    pairs = []
+    for line, look in looks_of(lines):
+        value, epsilon = _value(look), line.get("epsilon", line.get("epsilon_if_unseeded"))
+        if line.get("final"):
+            epsilon = final_epsilon
+        if value is not None and epsilon is not None:
+            pairs.append((epsilon, value))
     if len({epsilon for epsilon, _ in pairs}) < 2:
         return None
-    title, spent = "What the spent privacy bought", Axis("epsilon spent", bound=True)
-    caption = "The accuracy at every look. The epsilon at a point is that of a run planned to end there."
-    return Chart("trade", title, "line", spent, ACCURACY, (_series("test accuracy", pairs),), caption)
+    rehearsal = any("epsilon_if_unseeded" in line for line in lines)
+    title = "What privacy buys, as spent without a seed" if rehearsal else "What the spent privacy bought"
+    spent = Axis(f"epsilon spent{' without a seed' if rehearsal else ''}", bound=True)
+    name, axis = _name_and_axis(lines)
+    caption = "Every look at the test data. The epsilon at a point is that of a run planned to end there."
+    return Chart("trade", title, "line", spent, axis, (_series(name, pairs),), caption)
 
 
 def accountants_chart(certificate: Mapping[str, Any]) -> Chart | None:
-    """What every accountant with a proof says; the certified one is a series of its own."""
-    checks = sorted(certificate["cross_check"], key=lambda each: float(each["epsilon"]))
-    if not checks:
+    """What every accountant with a proof says; the one that counts is a series of its own."""
+    proved = guarantee_of(certificate)
+    if proved is None or not proved["cross_check"]:
         return None
+    checks = sorted(proved["cross_check"], key=lambda each: float(each["epsilon"]))
     names = tuple(str(each["accountant"]) for each in checks)
     values = [float(each["epsilon"]) for each in checks]
     chosen = certificate["accountant"]
     certified = tuple(value if name == chosen else None for name, value in zip(names, values, strict=True))
     others = tuple(None if name == chosen else value for name, value in zip(names, values, strict=True))
+    rehearsal = certificate["rehearsal"]
+    certified_by = "Without a seed it would be certified by" if rehearsal else "Certified by"
     wide = min(values) > 0 and max(values) > _WIDE * min(values)
     caption = (
-        f"All are proofs about the same releases; the smallest is the tightest. Certified by {chosen}: between "
-        f"{certificate['epsilon_low']:.6g} and {rounded_up(certificate['epsilon_high'], 6)}, the upper end counts."
+        f"All are proofs about the same releases; the smallest is the tightest. {certified_by} {chosen}: between "
+        f"{proved['epsilon_low']:.6g} and {rounded_up(proved['epsilon_high'], 6)}, the upper end counts."
     )
     return Chart(
         "accountants",
-        "Epsilon by accountant",
+        f"Epsilon by accountant{', without a seed' if rehearsal else ''}",
         "dots" if wide else "bar",
         Axis("accountant", "category"),
         Axis(f"epsilon at delta = {small(certificate['delta'])}", "log" if wide else "linear", bound=True),
         tuple(
             Series(name, names, column)
-            for name, column in (("certified", certified), ("cross-check", others))
+            for name, column in (
+                ("would be certified" if rehearsal else "certified", certified),
+                ("cross-check", others),
+            )
             if any(value is not None for value in column)
         ),
         caption,
@@ -158,6 +187,18 @@ def _rate(config: TrainConfig) -> Schedule | None:
         return None if config.lr is None else Uniform(config.lr)
     found = parse_open(config.lr_schedule)
     return found.known() if config.lr is None else found.closed(config.lr)
+
+
+def _name_and_axis(lines: Sequence[Line]) -> tuple[str, Axis]:
+    """What was looked at. Only an accuracy is in percent."""
+    look = looks_of(lines)[-1][1]
+    if not isinstance(look, Evaluated):
+        return "test accuracy", ACCURACY
+    return look.name, Axis(f"{look.name}, {look.span}" if look.span else look.name)
+
+
+def _value(look: float | Evaluated) -> float | None:
+    return look.value if isinstance(look, Evaluated) else look
 
 
 def _known(lines: Sequence[Line], name: str) -> list[tuple[float, float]]:

@@ -9,34 +9,37 @@ from typing import Any
 from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.errors import RunError
+from adadp.report.certificate import guarantee_of
 from adadp.report.detection import rules_out_little
-from adadp.report.html.page import Chart, Command, Matrix, Part, Section, Table, Words
+from adadp.report.html.page import Chart, Command, Matrix, Part, Section, Table, Tone, Words
 from adadp.report.html.run_charts import (
     Line,
     accountants_chart,
-    accuracy_chart,
+    looks_chart,
+    looks_of,
     schedules,
     spending_chart,
     trade_chart,
 )
 from adadp.report.html.searches import search_command
 from adadp.report.html.words import meaning, percent, unbroken, whole
-from adadp.runs import ClassCounts, RunFolder, certificate_digest
+from adadp.runs import ClassCounts, Evaluated, RunFolder, certificate_digest
 
 Certificate = Mapping[str, Any]
 
 
-def final_accuracy(lines: Sequence[Line]) -> float | None:
-    """The accuracy at the last look at the test set; None where there was none."""
-    found = [line["test_accuracy"] for line in lines if line.get("test_accuracy") is not None]
-    return float(found[-1]) if found else None
+def final_look(lines: Sequence[Line]) -> float | Evaluated | None:
+    """The accuracy, or what an evaluation of the user's own came to, at the last look; None where there was none."""
+    looks = looks_of(lines)
+    return looks[-1][1] if looks else None
 
 
 def protection(certificate: Certificate) -> Section:
     """What the certificate states, in the words of who is affected."""
     title = "What this protects, and what it does not"
     open_to_all = [*certificate["disclosed"], *(f"Not charged: {each}" for each in certificate["not_charged"])]
-    if not certificate["private"]:
+    proved = guarantee_of(certificate)
+    if proved is None:
         why = (certificate.get("reason", ""), certificate.get("claimed_by_paper", {}).get("text", ""))
         parts: list[Part] = [
             Words(tuple(each for each in why if each), "Nothing is protected", "bad"),
@@ -45,7 +48,7 @@ def protection(certificate: Certificate) -> Section:
         return Section(title, tuple(parts))
     features = certificate.get("features", {})
     protects = [
-        certificate["protects"],
+        proved["protects"],
         f"One record is: {certificate['record']}",
         *(f"Released privately before the training, and charged: {each}" for each in features.get("released", ())),
         *(f"Public from the start, so nothing to protect: {each}" for each in features.get("public", ())),
@@ -56,38 +59,47 @@ def protection(certificate: Certificate) -> Section:
         "Several records that belong to one person: each of them is protected, all of them together less.",
         *open_to_all,
     ]
-    weak = rules_out_little(certificate["epsilon"], certificate["delta"])
-    parts = [
-        Words(tuple(protects), "Protected, weakly" if weak else "Protected", "warn" if weak else "good", listed=True),
-        Words(tuple(limits), "Not protected", "warn", listed=True),
-        Words(
-            meaning(certificate["epsilon"], certificate["delta"], certificate["neighbours"]),
-            f"What epsilon {rounded_up(certificate['epsilon'])} means",
-        ),
+    epsilon, delta = proved["epsilon"], certificate["delta"]
+    weak = rules_out_little(epsilon, delta)
+    tone: Tone = "warn" if weak else "good"
+    heading = "Protected, weakly" if weak else "Protected"
+    means = "means"
+    shown: list[Part] = []
+    if certificate["rehearsal"]:
+        shown.append(Words((certificate["reason"],), "Nothing is protected: this is a rehearsal", "bad"))
+        heading, tone = f"What the same run without a seed would protect{', weakly' if weak else ''}", "plain"
+        means = "would mean without a seed"
+    shown += [
+        Words(tuple(protects), heading, tone, listed=True),
+        Words(tuple(limits), "Not protected either way" if certificate["rehearsal"] else "Not protected", "warn", True),
+        Words(meaning(epsilon, delta, certificate["neighbours"]), f"What epsilon {rounded_up(epsilon)} {means}"),
     ]
     notes = (
         f"Randomness: {certificate['randomness']}. Arithmetic: {certificate.get('arithmetic', 'fast')}.",
         *certificate["notes"],
     )
-    parts.append(Words(notes, "Notes", listed=True))
-    return Section(title, tuple(parts))
+    shown.append(Words(notes, "Notes", listed=True))
+    return Section(title, tuple(shown))
 
 
 def progress(config: TrainConfig, lines: Sequence[Line], certificate: Certificate | None) -> list[Section]:
-    """Accuracy and privacy on the way, and what every accountant says in the end."""
-    final = None if certificate is None else certificate["epsilon"]
-    accuracy = accuracy_chart(lines)
-    curves = [accuracy, spending_chart(lines, config.delta, config.accountant), trade_chart(lines, final)]
+    """Accuracy (or another evaluation) and privacy on the way, and what every accountant says in the end."""
+    proved = None if certificate is None else guarantee_of(certificate)
+    looked = looks_chart(lines)
+    spending = spending_chart(lines, config.delta, config.accountant)
+    curves = [looked, spending, trade_chart(lines, None if proved is None else proved["epsilon"])]
     parts: list[Part] = [chart for chart in curves if chart is not None]
-    if accuracy is None and final_accuracy(lines) is not None:
+    if looked is None and final_look(lines) is not None:
         searched = certificate is not None and "search" in certificate
         advice = (
             "A search does not look at it on the way." if searched else "For a curve, train with --evaluate-every 1."
         )
         parts.append(Words((f"The test set was looked at once, at the end. {advice}",)))
-    by_accountant = accountants_chart(certificate) if certificate is not None and certificate["private"] else None
+    by_accountant = None if certificate is None else accountants_chart(certificate)
     parts += [] if by_accountant is None else [by_accountant]
-    return [Section("Accuracy and privacy on the way", tuple(parts))] if parts else []
+    own = isinstance(final_look(lines), Evaluated)
+    title = "Evaluation and privacy on the way" if own else "Accuracy and privacy on the way"
+    return [Section(title, tuple(parts))] if parts else []
 
 
 def matrix_of(folder: RunFolder) -> Matrix | None:
@@ -113,7 +125,7 @@ def mistakes(matrix: Matrix | None, counts: ClassCounts | None) -> list[Section]
     if matrix is None or counts is None:
         return []
     text = (
-        f"Counts on the public test set. Balanced accuracy, the mean of the last column: "
+        f"Counts on the test set. Balanced accuracy, the mean of the last column: "
         f"{percent(counts.balanced_accuracy)}. Always answering {matrix.labels[counts.largest]}, the most frequent "
         f"class: {percent(counts.largest_share)}."
     )
@@ -146,18 +158,17 @@ def settings(config: TrainConfig, certificate: Certificate | None) -> Section:
 
 def again(folder: RunFolder, certificate: Certificate | None) -> Section:
     """How to check the run, and how to make it again."""
-    place = shlex.quote(folder.path.name)
-    return Section("Check it, run it again", (*_rerun(folder, place, certificate), *_checks(place, certificate)))
+    return Section("Check it, run it again", (*_rerun(folder, certificate), *_checks(certificate)))
 
 
-def _rerun(folder: RunFolder, place: str, certificate: Certificate | None) -> tuple[Part, ...]:
+def _rerun(folder: RunFolder, certificate: Certificate | None) -> tuple[Part, ...]:
     """How to make the run again. One that a search chose is what no training makes: it would not be charged as that."""
     config, search = folder.config, folder.search()
     if config.data == "python":
         return (Words(("The data was handed over in Python (adadp.fit), so no command runs this again.",)),)
     if certificate is None:
         way, what = ("train", "run") if search is None else ("tune", "search")
-        return (Command(f"adadp {way} --resume {place}", f"Go on with the {what}:"),)
+        return (Command(f"adadp {way} --resume {shlex.quote(folder.path.name)}", f"Go on with the {what}:"),)
     if search is None:
         return (Command(config.as_command(), "Run it again, with every setting written out:"),)
     why = Words(
@@ -166,13 +177,13 @@ def _rerun(folder: RunFolder, place: str, certificate: Certificate | None) -> tu
             "another run, whose epsilon would leave out what choosing them told about the records.",
         )
     )
-    command = search_command(search, f"{folder.path.name}-again")
+    command = search_command(search, "again")
     if command is None:
         return (why,)
     return (why, Command(command, "Search again, among the same settings, which costs the same epsilon once more:"))
 
 
-def _checks(place: str, certificate: Certificate | None) -> tuple[Part, ...]:
+def _checks(certificate: Certificate | None) -> tuple[Part, ...]:
     if certificate is None:
         return ()
     digests = [
@@ -182,9 +193,9 @@ def _checks(place: str, certificate: Certificate | None) -> tuple[Part, ...]:
         ("head of the ledger", certificate["ledger"]["head"]),
     ]
     caption = "Keep the first one elsewhere to pin the run: who can write the folder can write all of it anew."
-    verify = "Compute the guarantee again from the ledger, and check the model; call it where the run's folder is:"
+    verify = "Compute the guarantee again from the ledger, and check the model and this page; call it in the folder:"
     return (
-        Command(f"adadp verify {place}", verify),
+        Command("adadp verify .", verify),
         Table(("SHA-256 of", "Digest"), tuple(digests), caption, left=2, wide=True),
     )
 

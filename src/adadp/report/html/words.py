@@ -10,6 +10,12 @@ from adadp.accounting import rounded_up
 from adadp.report.detection import FALSE_ALARMS, detection, rules_out_little
 from adadp.runs import ClassCounts
 
+REHEARSALS = (
+    "These runs are rehearsals: their noise is computed from seeds, and whoever has a seed can compute the noise again "
+    "and subtract it. None of the models is private; every epsilon is that of the same run without a seed."
+)
+"""What a comparison of runs with seeds says first."""
+
 _NAMED = 5
 """So many classes are called by name; the others are counted."""
 
@@ -52,7 +58,7 @@ def whole(value: int) -> str:
 def duration(seconds: float) -> str:
     """Seconds, or minutes and hours where there are many."""
     if seconds < 100:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
