@@ -36,9 +36,13 @@ class MadeUp:
     own: tuple[Any, ...] | None = None
     """Public records to take instead."""
 
-    def batch(self, records: int, *, seed: int = 2016, extremes: bool = False) -> tuple[Any, ...]:
-        """``records`` random records; with ``extremes`` the least and the largest integer are among them."""
+    def batch(
+        self, records: int, *, seed: int = 2016, extremes: bool = False, repeated: bool = False
+    ) -> tuple[Any, ...]:
+        """``records`` random records, or one ``repeated``; with ``extremes`` the end points of integers too."""
         generator = torch.Generator().manual_seed(seed)
+        if repeated:
+            return _some_of(self.batch(1, seed=seed), records, generator)
         if self.own is not None:
             return _some_of(self.own, records, generator)
         leaves, spec = tree_flatten(self.like)

@@ -90,6 +90,8 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def belongs(self, value: Tensor, layout: Layout, records: int) -> bool:
         """Whether every row of ``value`` is its record's, or nobody's."""
+        if not layout.fits(value.shape, records):
+            return False
         owners = self.of(value)
         return bool(((owners == NOBODY) | (owners == pattern(layout, value.shape, records))).all())
 

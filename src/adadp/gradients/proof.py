@@ -36,6 +36,8 @@ from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import LossModule, RefusedByVmap, UnseenPath
 
 RECORDS = 3
+_COUNTS = (2, 3, 11)
+"""How many records a model is followed with."""
 _DRAWS = 2
 """How often three records are drawn for the comparisons with plain autograd."""
 _SHARP = 5e-3
@@ -99,31 +101,30 @@ class _Proof:
     def followed(self, blueprint: Blueprint) -> tuple[Blueprint, dict[str, str]]:
         """``blueprint`` with the sequences of calls for which it holds, and the parameters that cannot be followed.
 
-        Batches of two and of three records, drawn twice, and some with plain masks, which may take another path. If
-        the calls depend on how many records there are, no sequence stands for a real lot.
+        One record repeated, two, three and eleven times: if the calls depend on how many records there are, no sequence
+        stands for a real lot. Different records, drawn twice; and some with plain masks, which may take another path.
         """
+        repeated = [self._way.batch(count, seed=2216, repeated=True) for count in _COUNTS]
+        drawn = [batch for batch, _ in self._draws]
         astray: dict[str, str] = {}
-        paths: dict[int, set[int]] = {2: set(), 3: set()}
+        calls: list[int] = []
         owners = Owners()
         with self._way.parameters(self._model):
-            for draw in range(_DRAWS):
-                for records, seen in paths.items():
-                    batch = self._way.batch(records, seed=2216 + draw)
-                    found = attribute(self._model, self._loss, batch, blueprint, owners)
-                    astray = {**found.astray, **astray}
-                    seen.add(found.calls_made)
+            for batch in (*repeated, *drawn):
+                found = attribute(self._model, self._loss, batch, blueprint, owners)
+                astray = {**found.astray, **astray}
+                calls.append(found.calls_made)
             for plain in self._way.plainer():
                 try:
-                    batch = plain.batch(RECORDS)
-                    found = attribute(self._model, self._loss, batch, blueprint, owners)
+                    found = attribute(self._model, self._loss, plain.batch(RECORDS), blueprint, owners)
                 except (RuntimeError, ValueError, IndexError, ArithmeticError):
                     continue  # records that the model does not take
                 if not found.astray:
-                    paths[RECORDS].add(found.calls_made)
-        if not paths[2] & paths[3]:
+                    calls.append(found.calls_made)
+        if len(set(calls[: len(_COUNTS)])) > 1:
             astray = dict.fromkeys(self._parameters, "calls that depend on the number of records") | astray
         self._moved = next(iter(astray.values()), self._moved)
-        return replace(blueprint, calls_made=frozenset(paths[2] | paths[3])), astray
+        return replace(blueprint, calls_made=frozenset(calls)), astray
 
     def examined(self, blueprint: Blueprint) -> tuple[Blueprint, set[str]]:
         """``blueprint``, with each region that torch.func cannot run looped over, and the parameters it is wrong about.
