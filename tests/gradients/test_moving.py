@@ -425,3 +425,21 @@ def test_example_records_for_models_that_take_sensible_input_only():
 def test_example_records_that_are_not_such_as_the_data_are_refused(example):
     with pytest.raises(InputError, match="example records"):
         GradientEngine(Picky(), square, (sentences(2, 0),), example=example)
+
+
+def test_losses_along_a_direction_are_those_of_each_record_alone():
+    """On a path that was not seen ahead the batch is not asked."""
+
+    def leaning(m, x, n, mask):
+        hidden = m.h(m.c(x))
+        return hidden + x.mean(0)[:, :3] if bool((x > 50).any()) else hidden
+
+    engine = built_or_refused(leaning, {})
+    x, n, mask = records(6)
+    x[2] += 100
+    direction = {name: torch.ones_like(value) for name, value in engine.zeros().items()}
+    found = engine.losses_along((x, n, mask), direction, [0.0, 0.1])
+    alone = [
+        engine.losses_along(tuple(each[i : i + 1] for each in (x, n, mask)), direction, [0.0, 0.1]) for i in range(6)
+    ]
+    torch.testing.assert_close(found, torch.cat(alone, 1))

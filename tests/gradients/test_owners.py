@@ -300,6 +300,19 @@ def test_what_an_earlier_batch_left_is_mixed_with_the_next():
     assert bool((owners.of(out) == MIXED).all())
 
 
+def test_memory_that_was_resized_is_mixed():
+    owners = Owners()
+    x = torch.rand(2, 3)
+    owners.give((x,))
+    with owners:
+        out = torch.empty(0)
+        torch.mul(x, 2, out=out)
+        grown = x.clone()
+        grown.resize_(4, 3)
+    assert owners.known(out)
+    assert bool((owners.of(grown) == MIXED).all())
+
+
 def test_joins():
     nobody, one, two = (torch.tensor(each, dtype=torch.int16) for each in (NOBODY, 1, 2))
     assert [int(join(a, b)) for a, b in ((nobody, one), (one, nobody), (one, one), (one, two), (nobody, nobody))] == [

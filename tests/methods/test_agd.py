@@ -254,16 +254,16 @@ def test_a_step_is_one_charge_of_gradient_and_choice_on_one_lot(tmp_path):
 
 def test_direction_and_choice_look_at_the_same_records(monkeypatch):
     seen = []
-    for name in ("capture", "losses_along"):
+    for name in ("captures", "losses_along"):
         whole = getattr(GradientEngine, name)
 
-        def noting(self, batch, *rest, whole=whole, name=name):
+        def noting(self, batch, *rest, whole=whole, name=name, **more):
             seen.append((name, batch[0].clone()))
-            return whole(self, batch, *rest)
+            return whole(self, batch, *rest, **more)
 
         monkeypatch.setattr(GradientEngine, name, noting)
     fit(network(), DATA, **{**SETTINGS, "steps": 4})  # secure randomness: a lot cannot be drawn a second time
-    assert [name for name, _ in seen] == ["capture", "losses_along"] * 4
+    assert [name for name, _ in seen] == ["captures", "losses_along"] * 4
     assert all(torch.equal(one, other) for (_, one), (_, other) in zip(seen[::2], seen[1::2], strict=True))
 
 

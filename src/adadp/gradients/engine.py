@@ -14,9 +14,10 @@ from adadp.gradients.batchnorm import refuse_batch_statistics
 from adadp.gradients.capture import Capture, wide
 from adadp.gradients.inspection import one_per_record, trained_parameters
 from adadp.gradients.made_up import Loss, check_leading, way_for
-from adadp.gradients.oracle import loop_gradients, picked
+from adadp.gradients.oracle import loop_gradients, loop_losses, picked
 from adadp.gradients.passes import run_alone, run_batch
 from adadp.gradients.proof import proved_blueprint
+from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
 from adadp.gradients.spotcheck import compare_alone
 
@@ -96,11 +97,21 @@ class GradientEngine:
             for length in lengths:
                 for name, value in self._parameters.items():
                     value.copy_(before[name] - length * direction[name].to(value.dtype))
-                found.append(one_per_record(self.loss(self.model, *batch), check_leading(batch)).float())
+                found.append(self._losses(batch).float())
         finally:
             for name, value in self._parameters.items():
                 value.copy_(before[name])
         return torch.stack(found)
+
+    def _losses(self, batch: Sequence[Any]) -> Tensor:
+        """The loss of every record of ``batch``: of each alone, unless the batch is known to keep them apart."""
+        records = check_leading(batch)
+        if not self._blueprint.all_alone:
+            with Recorder(self._parameters) as recorder:
+                losses = one_per_record(self.loss(self.model, *batch), records)
+            if recorder.calls_made in self._blueprint.calls_made:
+                return losses
+        return loop_losses(self.model, self.loss, batch, records)
 
     def padding(self, count: int) -> tuple[Any, ...]:
         """``count`` made-up records, on which the model is known to run: public, to fill up a batch with."""

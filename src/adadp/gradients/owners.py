@@ -70,7 +70,7 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if held is None:
             return torch.full((), NOBODY, dtype=torch.int16).expand(value.shape)
         _, size, owners = held
-        if value.element_size() != size:
+        if not _reaches(value, size, owners):
             return torch.full((), MIXED, dtype=torch.int16).expand(value.shape)
         return owners.as_strided(value.shape, value.stride(), value.storage_offset())
 
@@ -164,7 +164,7 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
             empty = torch.full((storage.nbytes() // size,), NOBODY, dtype=torch.int16)
             self._held[address] = storage, size, empty
         _, size, held = self._held[address]
-        if value.element_size() != size:
+        if not _reaches(value, size, held):
             held.fill_(MIXED)
         else:
             held.as_strided(value.shape, value.stride(), value.storage_offset()).copy_(owners.expand(value.shape))
@@ -191,6 +191,14 @@ def line_of_the_model() -> str:
             break
         frame = frame.f_back
     return "an unknown line"
+
+
+def _reaches(value: Tensor, size: int, owners: Tensor) -> bool:
+    """Whether ``owners``, one for ``size`` bytes each, can be seen as ``value`` sees its memory: not if it was resized,
+    or is seen as numbers of another size.
+    """
+    last = value.storage_offset() + sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
+    return value.element_size() == size and (value.numel() == 0 or last < len(owners))
 
 
 def _address(value: Tensor) -> int:
