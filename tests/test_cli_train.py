@@ -456,3 +456,21 @@ def test_verify_of_nothing_and_of_an_unfinished_run(finished, tmp_path):
     folder = Path(shutil.copytree(finished, tmp_path / "run"))
     (folder / "certificate.json").unlink()
     assert "has not finished" in run("verify", folder, code=1).stdout
+
+
+def test_exact_arithmetic_is_certified_and_verified(tmp_path):
+    run("train", *SHORT, "--arithmetic", "exact", "--lot", "20", "--out", tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    assert folder.config.arithmetic == "exact"
+    assert folder.certificate()["arithmetic"] == "exact"
+    assert "Arithmetic: exact" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    run("verify", tmp_path / "run")
+    edited = folder.certificate() | {"arithmetic": "fast"}
+    (tmp_path / "run" / "certificate.json").write_text(json.dumps(edited), encoding="utf-8")
+    run("verify", tmp_path / "run", code=1)
+
+
+def test_exact_arithmetic_is_refused_without_noise_before_anything_is_written(tmp_path):
+    refused = run("train", *QUICK, "--arithmetic", "exact", "--out", tmp_path / "run", code=2)
+    assert "no noise" in " ".join(refused.output.split())
+    assert not (tmp_path / "run").exists()

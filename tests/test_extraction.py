@@ -169,6 +169,20 @@ class TestTheCache:
         assert torch.equal(everybody[:100], without[:100])
         assert (moved / without.flatten(1).norm(dim=1)).max() < 2**-21  # half of what the step allows for rounding
 
+    @pytest.mark.parametrize("text", ["scatter", "conv-cifar100"])
+    def test_alone_a_record_has_the_same_features_bit_for_bit(self, text):
+        """For exact arithmetic: neither the others nor the place of a record may change a bit."""
+        images = torch.rand(12, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+        module, shape = whole_module(parse_features(text), (1, 28, 28), {})
+        everybody = computed(module, images, shape, alone=True)
+        assert torch.equal(everybody[5:], computed(module, images[5:], shape, alone=True))
+        torch.testing.assert_close(everybody, computed(module, images, shape), rtol=1e-3, atol=1e-5)
+
+    def test_features_of_records_alone_are_cached_apart(self, tmp_path):
+        key = CacheKey(tmp_path, "d", ("c",))
+        places = {key.place((Doubled(),), "train", 9, alone=alone) for alone in (False, True)}
+        assert len(places) == 2
+
     def test_no_records_give_no_features(self):
         assert extract((Doubled(),), torch.zeros(0, 2), part="test").shape == (0, 4)
 

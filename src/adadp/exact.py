@@ -15,7 +15,7 @@ a gradient or loss that is not finite                    the record contributes 
 a contribution longer than the bound after rounding      rounded towards zero instead; if still longer, nothing
 an empty lot                                             zeros: noise alone is released
 another device than the processor, a method that is not  ``InputError`` before anything is charged
-private, a run without noise, features, private looks
+private, a run without noise, private looks, a search
 =======================================================  ==============================================================
 """
 

@@ -132,9 +132,9 @@ class RandomSource(ABC):
     def random_layers(self, device: torch.device, *, step: int, purpose: str = "random layers") -> Iterator[None]:
         """A state of this source for the generators of torch, which dropout draws from; they get their own back.
 
-        One record more moves the masks of all records behind it. A secure run is private all the same, because nobody
-        knows the masks of the others; ``torch.manual_seed`` would leave 2**32 possibilities, which can be tried. So
-        the whole state of the processor's generator is drawn: 624 words of 32 bits behind a head of 24 bytes.
+        A record that changes its row changes its mask. A secure run is private all the same, because nobody knows the
+        masks; ``torch.manual_seed`` would leave 2**32 possibilities, which can be tried. So the whole state of the
+        processor's generator is drawn: 624 words of 32 bits behind a head of 24 bytes.
         """
         words = self._asked(1 + _TWISTER // 2, purpose, step)
         before, state = torch.get_rng_state(), torch.Generator().manual_seed(0).get_state()

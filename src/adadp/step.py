@@ -36,6 +36,10 @@ ARITHMETICS = ("fast", "exact")
 
 CHECK_EVERY = 0.02
 """In which part of the steps a few records are computed alone and compared."""
+_REUSED = 31 << 20
+"""Bytes of a block that is taken and given back once. glibc asks the system for every block that is at least as large
+as the largest one given back, up to 32 MiB, and new pages cost more than a small network: batches of one size, each as
+large as the last, would always be new."""
 
 
 class PrivateGradients:
@@ -113,6 +117,7 @@ class PrivateGradients:
         """Whether lots of the round at hand may have been released after the state that was restored."""
         self.notes = self._engine.notes
         self.chunk_size = self._chunk(chunk_size, memory_limit)
+        torch.empty(_REUSED, dtype=torch.uint8)
         self._padding: list[Tensor] = []
         """The tensors of made-up records, one for every row of the longest chunk."""
         self._mechanism = GaussianMechanism() if mechanism is None else mechanism

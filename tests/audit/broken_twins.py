@@ -25,11 +25,10 @@ class RealisedLot(DpSgd):
 
 class _RealisedLot(ClippedSum):
     def ask(self, capture):
-        drawn = capture.records - int(capture.padding.sum())
-        return super().ask(capture) | {"records": drawn}
+        return super().ask(capture) | {"records": int((~capture.padding).sum())}
 
     def settle(self, total):
-        self.lot_size = 1 if total is None else total.pop("records")
+        self.lot_size = max(1, total.pop("records"))
         return super().settle(total)
 
 

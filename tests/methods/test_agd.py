@@ -263,8 +263,9 @@ def test_direction_and_choice_look_at_the_same_records(monkeypatch):
 
         monkeypatch.setattr(GradientEngine, name, noting)
     fit(network(), DATA, **{**SETTINGS, "steps": 4})  # secure randomness: a lot cannot be drawn a second time
-    assert [name for name, _ in seen] == ["captures", "losses_along"] * 4
-    assert all(torch.equal(one, other) for (_, one), (_, other) in zip(seen[::2], seen[1::2], strict=True))
+    captured, tried = ([batch for name, batch in seen if name == each] for each in ("captures", "losses_along"))
+    assert len(captured) >= 4  # one batch and, for a large lot, a short one behind it
+    assert all(torch.equal(one, other) for one, other in zip(captured, tried, strict=True))
 
 
 def test_full_batches_are_held_to_rho(tmp_path):

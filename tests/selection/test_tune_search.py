@@ -181,6 +181,7 @@ REFUSED = {
     "twice": (BASE, [{"lr": 0.1}, {"lr": 0.1}], {}, "there twice"),
     "shared": (BASE, [{"seed": 3}], {}, "seed cannot differ"),
     "not private": (BASE, [{"method": "adadp-published"}], {}, "is not private"),
+    "exact": (BASE.replace(arithmetic="exact"), SETTINGS, {}, "arithmetic of a search is exact"),
     "validation schedule": (BASE, [{"noise_schedule": "validation:s0=9,k=0.7"}], {}, "cannot set the noise"),
     "fixed noise": (BASE, [{"noise_schedule": "uniform:s0=9"}], {}, "cannot set the noise|all given"),
     "open k": (BASE, [{"noise_schedule": "exp:s0=9"}], {}, "cannot set the noise"),

@@ -8,8 +8,8 @@ an estimate of the fraction of records with a norm of at most C, and then C <- C
 
 h is 1/2 for norms below C, -1/2 for those above: 1/2 is subtracted from the indicator so that a record contributes +1/2
 or -1/2 instead of 0 or 1, half the sensitivity. From 0.95 C to 1.05 C it falls on a line, where Andrew et al. have a
-step. The last bits of a norm follow from the place of the record in its lot, which moves with every record before it:
-norms on a step would all change sides, and one record would move the count by many.
+step. The last bits of a norm follow from the place of the record in its lot: on a step, a record that is moved by
+another one could change sides.
 
 Why L is the *expected* lot size: the realised one is private. Over Poisson lots with L = q N the estimate is unbiased.
 For one lot of size B it is 1/2 + (B / L)(f - 1/2), f being the fraction in the lot. Where L is not q N the mean is off
