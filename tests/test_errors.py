@@ -9,6 +9,7 @@ TREE = {
     "AdaDPError": "Exception",
     "InputError": "AdaDPError",
     "EventError": "InputError",
+    "MixedRecords": "InputError",
     "AccountingError": "AdaDPError",
     "UnsupportedEvent": "AccountingError",
     "AdaptiveEvent": "AccountingError",

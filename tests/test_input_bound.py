@@ -46,9 +46,9 @@ class Watched(nn.Module):
         return self.linear(values)
 
 
-def wild(count: int = 100, width: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+def wild(count: int = 100, width: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Records whose numbers are everything a float can be."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     values = torch.randn(count, width, generator=generator)
     for place, value in enumerate(HUGE):
         values[place::11, place % width] = value
@@ -125,7 +125,7 @@ def test_the_data_itself_stays_as_it_is(form):
     before = values.clone()
     Records(FORMS[form](values, labels), CPU, torch.float32, InputBound(-2.0, 3.0)).batch(torch.arange(100))
     InputBound(-2.0, 3.0)(values)
-    fit(nn.Linear(4, 2), (values, labels), test=(values, labels), input_bound=2, **SETTINGS)
+    fit(nn.Linear(4, 2), (values, labels), test=wild(seed=1), input_bound=2, **SETTINGS)
     assert torch.equal(values.nan_to_num(7.0), before.nan_to_num(7.0))
 
 
@@ -168,18 +168,18 @@ def test_fit_keeps_training_test_and_model_in_the_range(bound, low, high, tmp_pa
         if status.step == 1:  # before, the engine tries the model on made-up records
             model.seen.clear()
 
-    result = fit(model, wild(), test=wild(), input_bound=bound, out=tmp_path / "run", watch=watch, **SETTINGS)
+    result = fit(model, wild(), test=wild(seed=1), input_bound=bound, out=tmp_path / "run", watch=watch, **SETTINGS)
     assert (min(model.seen), max(model.seen)) == (low, high)
     assert any(f"brought into [{low:g}, {high:g}]" in note for note in result.certificate["notes"])
     assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
     model.seen.clear()
     with torch.no_grad():
-        scores = result.model(wild()[0])
+        scores = result.model(wild(seed=1)[0])
     if bound is None:
         assert result.model is result.network is model
     else:
         assert (min(model.seen), max(model.seen)) == (low, high)
-        assert result.test_accuracy == int((scores.argmax(1) == wild()[1]).sum()) / 100
+        assert result.test_accuracy == int((scores.argmax(1) == wild(seed=1)[1]).sum()) / 100
 
 
 def test_another_range_is_another_run(tmp_path):
@@ -194,12 +194,13 @@ def test_another_range_is_another_run(tmp_path):
 def test_numbers_come_into_their_range_before_the_features():
     values, labels = wild()
     tamed = InputBound(-2.0, 2.0)(values)
-    settings = {**SETTINGS, "features": "pca:dim=3,sigma=5", "test": (values, labels)}
+    others = wild(seed=1)
+    settings = {**SETTINGS, "features": "pca:dim=3,sigma=5", "test": others}
     torch.manual_seed(0)
     model, twin = nn.Linear(3, 2), nn.Linear(3, 2)
     twin.load_state_dict(model.state_dict())
     found = fit(model, (values, labels), input_bound=2.0, **settings)
-    expected = fit(twin, (tamed, labels), **settings | {"test": (tamed, labels)})
+    expected = fit(twin, (tamed, labels), **settings | {"test": (InputBound(-2.0, 2.0)(others[0]), labels)})
     assert torch.equal(model.weight, twin.weight)
     assert found.test_accuracy == expected.test_accuracy
     with torch.no_grad():
@@ -219,7 +220,7 @@ def test_no_squared_norm_leaves_the_range_of_a_float(size, tmp_path):
     with Ledger.create(tmp_path / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger:
         released = PrivateGradients(nn.Linear(4, 1), data, squared, plan, ledger, seed=0).release()
     mean = torch.cat([value.flatten() for value in released.values()])
-    assert float(mean.norm()) == pytest.approx(1.0, rel=1e-4)
+    assert 0.95 < float(mean.norm()) <= 1  # from norms of 1e12 on, a record counts a little less
 
 
 # Files ------------------------------------------------------------------------------------------------------------
@@ -244,7 +245,9 @@ def test_arrays_lie_in_the_range_in_training_test_and_prediction(bound, low, hig
 
 
 def test_a_run_on_arrays_has_the_range_it_was_given(tmp_path):
-    values = arrays(tmp_path / "a.npz", x_test=wild()[0].clamp(-9, 9).nan_to_num(0).numpy(), y_test=np.arange(100) % 2)
+    values = arrays(
+        tmp_path / "a.npz", x_test=wild(seed=1)[0].clamp(-9, 9).nan_to_num(0).numpy(), y_test=np.arange(100) % 2
+    )
     config = TrainConfig(f"npz:{tmp_path / 'a.npz'}", sigma=2.0, delta=1e-4, steps=5, lot=20, lr=0.1, seed=0)
     result = launch.start(config.replace(input_bound="0,2"), tmp_path / "run")
     trained = load_model(tmp_path / "run")

@@ -186,7 +186,7 @@ class TestTheRun:
                 seen.append(share(model(TEST[0]).argmax(1), TEST[1]))
             return seen[-1]
 
-        assert fit(network(), TRAIN, evaluate=evaluate, **SETTINGS).test_accuracy == run(None).test_accuracy
+        assert fit(network(), TRAIN, evaluate=evaluate, **SETTINGS).evaluation.value == run(None).test_accuracy
         assert len(seen) == 2
 
     @pytest.mark.parametrize("features", ["equalise", "pca:dim=4", "standardise"])
@@ -195,7 +195,7 @@ class TestTheRun:
         model = nn.Linear(4 if "pca" in features else 9, 2)
         settings = {"sigma": None, "epsilon": 2.0, "features": features, "sampling": sampling}
         result = run(tmp_path / "run", model=model, **settings)
-        assert 1.99 < result.epsilon <= 2.0
+        assert 1.99 < result.certificate["if_unseeded"]["epsilon"] <= 2.0
         stage = parse_features(RunFolder.open(tmp_path / "run").config.features)[0]
         assert stage.sigma is not None
         if sampling == "poisson":

@@ -29,6 +29,8 @@ from adadp.runs import RunFolder
 from adadp.train import verify_run
 from adadp.zoo.models import build_model
 
+pytestmark = pytest.mark.usefixtures("raw_records")  # huge numbers are the point
+
 QUANTILE = "quantile:initial=0.5,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100"
 
 
@@ -489,10 +491,10 @@ def test_exact_runs_resume_bit_for_bit_and_verify(tmp_path):
     assert certificate["arithmetic"] == "exact"
     assert "rounding included" in certificate["not_charged"][1]
     assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / "cut")))
-    fast = fit(case.model(), data, **settings_of(arithmetic="fast"))
+    fast = fit(case.model(), data, **settings_of(arithmetic="fast", checkpoint_every=None))
     assert fast.certificate["arithmetic"] == "fast"
     assert "three times" in fast.certificate["not_charged"][1]
-    assert whole.certificate["epsilon"] == fast.certificate["epsilon"]
+    assert whole.certificate["if_unseeded"]["epsilon"] == fast.certificate["if_unseeded"]["epsilon"] > 0
 
 
 def test_exact_refuses_private_looks():
@@ -591,15 +593,15 @@ def test_a_lot_is_in_batches_of_public_sizes_with_every_record_in_a_random_row(t
     case = CASES["linear"]
     data = (torch.arange(1.0, 401)[:, None].expand(400, 33).contiguous(), torch.zeros(400, 8))
     plan = Plan.of_noise(noise=1.0, steps=60, records=400, lot_size=40, clip=1.0)
-    seen, capture = [], GradientEngine.capture
+    seen, captures = [], GradientEngine.captures
 
-    def noting(self, batch, padding):
+    def noting(self, batch, padding, **more):
         seen.append((batch[0][:, 0].clone(), padding.clone()))
-        return capture(self, batch, padding)
+        return captures(self, batch, padding, **more)
 
     with Ledger.create(tmp_path / "l.jsonl", budget=PlannedBudget(plan.event())) as ledger:
         private = PrivateGradients(case.model(), data, case.loss, plan, ledger, seed=1, chunk_size=30)
-        monkeypatch.setattr(GradientEngine, "capture", noting)
+        monkeypatch.setattr(GradientEngine, "captures", noting)
         lots = []
         for step in range(60):
             lots.append(private.lots.lot(step))

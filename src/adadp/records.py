@@ -83,6 +83,10 @@ class Records:
         else:
             collated = _collated([self._dataset[int(index)] for index in indices])
             batch = tuple(collated) if isinstance(collated, (tuple, list)) else (collated,)
+        return self.brought_in(batch)
+
+    def brought_in(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        """``batch``, which was made for it and may be changed, on the device and with its numbers in their range."""
         *inputs, last = batch
         return (
             *(self._placed(part, self.bound) for part in inputs),
@@ -90,7 +94,6 @@ class Records:
         )
 
     def _placed(self, part: Any, bound: InputBound) -> Any:
-        """``part`` of a batch, which was gathered for it and may be changed."""
         return tree_map(lambda leaf: bound.bring_in(placed(leaf, self._device, self._dtype)), part)
 
     def example(self) -> tuple[Any, ...]:

@@ -226,7 +226,7 @@ class PrivateGradients:
         """Put made-up records into ``rows`` of ``batch``."""
         leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
         if not self._padding or len(self._padding[0]) < len(leaves[0]):
-            found = tree_leaves(self._engine.padding(len(leaves[0])))
+            found = tree_leaves(self._records.brought_in(self._engine.padding(len(leaves[0]))))
             self._padding = [leaf for leaf in found if isinstance(leaf, Tensor)]
         for leaf, made_up in zip(leaves, self._padding, strict=True):
             leaf.index_copy_(0, rows, made_up.index_select(0, rows))
