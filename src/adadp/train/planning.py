@@ -240,12 +240,11 @@ def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
 
 
 def _limit(config: TrainConfig, plan: Plan) -> Target:
-    """The budget of a filter as a target, by the accountant that is nearest to it."""
+    """The budget of ``filter_of`` as a target: its rho, or epsilon by the accountant that is nearest to it."""
     assert config.delta is not None
-    if config.rho is not None:
-        return RhoTarget(config.rho)
-    name = "zcdp" if plan.timetable.shares_draws else "rdp"
-    return EpsilonTarget(config.epsilon or 0.0, config.delta, accountant(name))
+    if config.rho is not None or plan.timetable.shares_draws:
+        return RhoTarget(ZcdpFilter(delta=config.delta, rho=config.rho, epsilon=config.epsilon).rho)
+    return EpsilonTarget(config.epsilon or 0.0, config.delta, accountant("rdp"))
 
 
 def _refuse_rho_of_samples(config: TrainConfig, draft: Plan) -> None:
