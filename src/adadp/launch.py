@@ -265,7 +265,7 @@ def _noise_for(stage: ReleasedStage, config: TrainConfig) -> float:
     assert config.delta is not None
     relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
     found = smallest_noise(
-        lambda sigma: GaussianRelease(sigma, relation),
+        lambda sigma: GaussianRelease(sigma, relation, stage.replaced),
         epsilon=stage.budget_share * config.epsilon,
         delta=config.delta,
         accountant=accountant(config.accountant),

@@ -48,6 +48,11 @@ def sensitivity(neighbours: Neighbours) -> float:
     return 2.0 if neighbours is Neighbours.REPLACE_ONE else 1.0
 
 
+def moved(event: GaussianRelease) -> float:
+    """The same for one release of all records, which says how far replacing one of them moves it."""
+    return event.replaced if event.neighbours is Neighbours.REPLACE_ONE else 1.0
+
+
 def refuse_adaptive(accountant: str, event: Event) -> NoReturn:
     """Refuse: composition theorems fix the parameters in advance; those chosen on the way need a filter."""
     raise AdaptiveEvent(
@@ -104,7 +109,7 @@ class Lowering:
     def add(self, event: Event, count: int) -> None:
         """Take in ``count`` times ``event``."""
         if isinstance(event, GaussianRelease):
-            self.precision += count * (sensitivity(event.neighbours) / event.noise_multiplier) ** 2
+            self.precision += count * (moved(event) / event.noise_multiplier) ** 2
         elif isinstance(event, Selection):
             self.discrete.append(_randomised_response(event.epsilon, count))
         elif isinstance(event, (PoissonSampled, FixedSizeSampled)):

@@ -10,10 +10,10 @@ from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
 from adadp.accounting.dominating import (
     gaussian_multiplier,
+    moved,
     refuse_adaptive,
     refuse_best_of,
     sampling_rate,
-    sensitivity,
 )
 from adadp.accounting.orders import largest_moment, minimise
 from adadp.errors import UnsupportedEvent
@@ -82,7 +82,7 @@ def rho_of(accountant: str, event: Event) -> float:
     reshuffled epoch costs its most expensive batch (their Theorem 2).
     """
     if isinstance(event, GaussianRelease):
-        return (sensitivity(event.neighbours) / event.noise_multiplier) ** 2 / 2
+        return (moved(event) / event.noise_multiplier) ** 2 / 2
     if isinstance(event, ZcdpCost):
         return event.rho
     if isinstance(event, Selection):

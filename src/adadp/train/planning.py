@@ -144,6 +144,7 @@ def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
     has_length = config.steps is not None or epochs is not None
     rule, clips = _clip(config, lot if isinstance(lot, int) else None)
     method = parse_method(config.method)
+    released = released_stages(parse_features(config.features))
     plan = Plan.of_noise(
         noise=0.0 if config.sigma == 0 else 1.0,
         records=records,
@@ -153,7 +154,8 @@ def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
         clip=rule,
         sampling=config.sampling,
         neighbours=config.neighbours,
-        before=tuple(stage.noise_multiplier for stage in released_stages(parse_features(config.features))),
+        before=tuple(stage.noise_multiplier for stage in released),
+        replaced=tuple(stage.replaced for stage in released),
         lots=lots,
         clips=clips,
     )
