@@ -167,10 +167,14 @@ def _resolution(  # noqa: PLR0917
     base = [family.nodes(theta, theta) for family in composition.families]
     affordable = max(_MOST_WORK // _levels(composition), 1 << 12) // rough
 
-    def cut(steps: int, blur: float) -> float:
-        return _cut_bound(composition, base, theta, tau * steps, blur)
+    known: dict[int, float] = {}
 
-    steps = 16
+    def cut(steps: int, blur: float) -> float:
+        if steps not in known:
+            known[steps] = _cut_bound(composition, base, theta, tau * steps)
+        return known[steps] * (min(1.0, _SPLINE / (tau * steps * blur)) ** _SPLINE if blur > 0 else 1.0)
+
+    steps = 32
     while steps <= min(_MOST_SHARP, affordable):
         if (left := cut(steps, 0.0)) <= wanted:
             return steps, 0.0, left
@@ -212,8 +216,10 @@ class _Line(NamedTuple):
 
 def _line(composition: Composition, theta: float, epsilon: float, delta: float, rough: int) -> _Line:
     value = composition.cumulants(theta)[0]
-    # Errors are relative to e^(K(theta) - theta epsilon), the Chernoff bound on delta but for a factor.
-    wanted = _RELATIVE_CUT * math.exp(max(min(math.log(delta) + theta * epsilon - value, 0.0), -600.0))
+    # Errors are relative to e^(K(theta) - theta epsilon), the Chernoff bound on delta but for a factor. Where epsilon
+    # is small delta hardly falls with it, and must be known better.
+    relative = _RELATIVE_CUT * min(1.0, max(theta * epsilon, 0.03)) ** 2
+    wanted = relative * math.exp(max(min(math.log(delta) + theta * epsilon - value, 0.0), -600.0))
     tiny = _ALIASED - math.log(wanted)
     low, high = _window(composition, theta, tiny)
     tau = 2 * math.pi / (high - low + 4 * _WIDEST * _unit(epsilon, theta, rough))
@@ -236,7 +242,7 @@ def contour_curve(
     # them, and costs a smaller wanted error.
     while line.work > _MOST_WORK // 8:
         lower_line = _line(composition, 0.7 * line.theta, epsilon, delta, coarser)
-        if lower_line.work > 0.8 * line.work or lower_line.wanted < composition.releases * _NUFFT:
+        if lower_line.work > 0.8 * line.work or 10 * lower_line.wanted < composition.releases * _NUFFT:
             break
         line = lower_line
     theta, value, low, high, tau, steps, blur, cut, wanted, tiny, _ = line
@@ -427,8 +433,8 @@ def _half(waves: ComplexArray | NDArray[np.float64], parts: tuple[slice, ...]) -
     return half
 
 
-def _cut_bound(composition: Composition, base: list[Nodes], theta: float, t_max: float, blur: float) -> float:
-    """Bound on the integral beyond t_max, relative to e^(K(theta) - theta epsilon)."""
+def _cut_bound(composition: Composition, base: list[Nodes], theta: float, t_max: float) -> float:
+    """Bound on the integral beyond t_max, relative to e^(K(theta) - theta epsilon), without a blur."""
     log_factor = -composition.precision * t_max * t_max / 2
     log_atoms = 0.0 if composition.precision == 0 else -math.inf
     for family, nodes in zip(composition.families, base, strict=True):
@@ -438,8 +444,7 @@ def _cut_bound(composition: Composition, base: list[Nodes], theta: float, t_max:
             log_atoms += float(family.counts @ np.log(atom))
     # The point mass that the atoms at loss 0 make was taken out of the integrand, so only the rest is cut off.
     beyond = math.exp(log_factor) - (math.exp(log_atoms) if log_atoms > -700 else 0.0)
-    blurred = min(1.0, _SPLINE / (t_max * blur)) ** _SPLINE if blur > 0 else 1.0
-    return max(beyond, 0.0) * blurred / (math.pi * t_max)
+    return max(beyond, 0.0) / (math.pi * t_max)
 
 
 def _decay(family: Family, nodes: Nodes, theta: float, t_max: float) -> tuple[Array, Array]:

@@ -14,14 +14,14 @@ from adadp.accounting.dominating import compositions
 from adadp.accounting.losses import Composition
 from adadp.accounting.ranged import ranged_lot
 from adadp.accounting.renyi import RdpAccountant
-from adadp.events import Event, Repeated, Selection, SelectionMechanism, compose
+from adadp.events import Event, Repeated, Selection, SelectionMechanism, compose, flatten
 
 _IGNORED = 1e-4
 """Outcomes that together have this share of delta are cut off (and added to the upper bound)."""
 _NOTHING = 1e-25
 """Chernoff bounds on delta below this are answered as they are: no delta anybody asks for is smaller."""
 
-_TIGHT = 8e-3
+_TIGHT = 5e-4
 """Brackets narrower than this, relative to epsilon, are left as they are."""
 _NEAR = 0.1
 """How far epsilon may be from where a line was put, relatively, for another line not to be worth it."""
@@ -51,6 +51,19 @@ class PldAccountant(Accountant):
             rdp = self._rdp.epsilon(_composed(counts), delta)
             low, high = min(low, rdp.epsilon), min(high, rdp.epsilon)
         return Bracket(low, high)
+
+    def roughly(self, event: Event | None, delta: float) -> float:
+        if _has_bounded_range(flatten(event)) if event is not None else True:
+            return self.epsilon(event, delta).epsilon
+
+        def question(counts: dict[Event, int]) -> Bracket:
+            first = compositions(self.name, counts, _IGNORED * delta)[0]
+            if first.releases <= 1 or not first.families:
+                return self._epsilon(counts, delta)
+            about = _saddle_epsilon(first, delta)[0]
+            return Bracket(about, about)
+
+        return self._ask(event, question, math.inf).high
 
     def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
         guess = 1e-20
@@ -103,8 +116,7 @@ def _composed(counts: dict[Event, int]) -> Event:
 
 def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, float]:
     """(low, high) around the smallest epsilon >= 0 with delta(epsilon) <= ``delta``."""
-    theta = saddle_point(composition, log_delta=math.log(delta))
-    epsilon = max(composition.cumulants(theta)[1] - 1 / theta - 1 / (theta + 1), 0.0)
+    epsilon, theta = _saddle_epsilon(composition, delta)
     if (direct := direct_curve(composition)) is not None:
         return _invert(direct, delta, epsilon, 1 / theta)
     low, high, rough = 0.0, math.inf, True
@@ -125,6 +137,12 @@ def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, flo
         rough = not there and high - low > _NEAR * high
         epsilon = middle
     return low, high
+
+
+def _saddle_epsilon(composition: Composition, delta: float) -> tuple[float, float]:
+    """The epsilon of the saddle-point approximation, and its theta: an estimate."""
+    theta = saddle_point(composition, log_delta=math.log(delta))
+    return max(composition.cumulants(theta)[1] - 1 / theta - 1 / (theta + 1), 0.0), theta
 
 
 def _delta_bracket(composition: Composition, epsilon: float, guess: float, enough: float = 0.0) -> tuple[float, float]:
