@@ -344,11 +344,25 @@ class Plan:
         """Whether every step releases the same from lots of one size."""
         return self.lots is None and not self.keep_noise and isinstance(self.noise, (Uniform, type(None)))
 
+    @property
+    def _epochs_alike(self) -> bool:
+        """Whether the steps of an epoch release the same from lots of one size, each charged by itself."""
+        by_epoch = self.noise is not None and self.noise.tick is None
+        factors = not self.keep_noise or (self.clips is not None and self.clips.tick is None)
+        return self.lots is None and not self.timetable.shares_draws and by_epoch and factors
+
     def event(self) -> Event:
         """Everything the run will charge."""
         if self._steps_alike:
             rounds = self.rounds_before(self.steps)
             steps: Event = Repeated(self.sampler.amplify(self.release_at(0)), rounds)
+        elif self._epochs_alike:
+            counts: dict[Event, int] = {}
+            for epoch in range(self.epochs):
+                first, end = self.timetable.first_step(epoch), self.timetable.first_step(epoch + 1)
+                charge = self.sampler.amplify(self.release_at(first))
+                counts[charge] = counts.get(charge, 0) + min(end, self.steps) - first
+            steps = compose(*(Repeated(charge, count) for charge, count in counts.items()))
         else:
             steps = self.timetable.planned(self.steps, self.release_at)
         return compose(*self.charges_before(), steps)

@@ -49,7 +49,8 @@ def smallest_noise(
     found: dict[float, Answer] = {}
 
     def cost(x: float) -> float:
-        found[x] = accountant.epsilon(_with(make_event(x), beside), delta)
+        if x not in found:
+            found[x] = accountant.epsilon(_with(make_event(x), beside), delta)
         return found[x].epsilon
 
     def rough(x: float) -> float:
@@ -91,14 +92,10 @@ def _smallest(
 
     ``rough`` is a cheaper estimate of the price, by which the search begins.
     """
-    found: dict[float, float] = {}
-    estimate = rough or price
 
-    def gap(log_x: float, of: Callable[[float], float] = estimate) -> float:
+    def gap(log_x: float, of: Callable[[float], float] = rough or price) -> float:
         # The log of a cost is close to linear in log x; a cost of 0 or infinity is only ever a far end.
-        x = math.exp(log_x)
-        found[x] = of(x)
-        return math.log(min(max(found[x], 1e-6 * budget), 1e9 * budget) / budget)
+        return math.log(min(max(of(math.exp(log_x)), 1e-6 * budget), 1e9 * budget) / budget)
 
     low = high = 0.0
     while gap(high) > 0:

@@ -79,11 +79,13 @@ class Curve:
         return low, max(low, self.upper(epsilon))
 
 
-def saddle_point(composition: Composition, *, epsilon: float | None = None, log_delta: float | None = None) -> float:
+def saddle_point(
+    composition: Composition, *, epsilon: float | None = None, log_delta: float | None = None, near: float | None = None
+) -> float:
     """The theta where e^(K(theta) - theta epsilon) / (theta (theta + 1)) is least, for a given epsilon or log delta.
 
     Any positive theta gives a true answer; this one needs the fewest nodes. For a log delta the saddle-point
-    approximation of delta is solved for theta.
+    approximation of delta is solved for theta. ``near`` is where the search begins.
     """
 
     def excess(theta: float) -> float:
@@ -100,13 +102,17 @@ def saddle_point(composition: Composition, *, epsilon: float | None = None, log_
     # theta has the unit of 1/loss: start from the scale of the loss, and never go where e^(theta L) loses its digits.
     _, first, second = composition.cumulants(0.0)
     scale = math.log(1 / math.sqrt(second + first * first))
-    low, high, floor, ceiling = scale, scale, scale - 30, scale + 14
-    if excess(math.exp(scale)) > 0:
+    floor, ceiling, reach = scale - 30, scale + 14, 1.0
+    low = high = scale
+    if near is not None:
+        low = high = min(max(math.log(near), floor), ceiling)
+        reach = 0.1
+    if excess(math.exp(low)) > 0:
         while low > floor and excess(math.exp(low)) > 0:
-            high, low = low, low - 1.0
+            high, low, reach = low, low - reach, min(3 * reach, 1.0)
     else:
         while high < ceiling and excess(math.exp(high)) < 0:
-            low, high = high, high + 1.0
+            low, high, reach = high, high + reach, min(3 * reach, 1.0)
     while high - low > 0.03:
         middle = (low + high) / 2
         if excess(math.exp(middle)) > 0:

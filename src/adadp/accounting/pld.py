@@ -123,7 +123,7 @@ def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, flo
     for _ in range(_MOST_LINES):
         width = high - low
         near = composition.around(epsilon)
-        theta = saddle_point(near, epsilon=epsilon)
+        theta = saddle_point(near, epsilon=epsilon, near=theta)
         curve = contour_curve(near, theta, epsilon, delta, rough=rough)
         at_low, at_high = _invert(curve, delta, epsilon, 1 / theta)
         low, high = max(low, at_low), min(high, at_high)
