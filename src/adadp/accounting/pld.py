@@ -26,6 +26,8 @@ _TIGHT = 5e-4
 _NEAR = 0.1
 """How far epsilon may be from where a line was put, relatively, for another line not to be worth it."""
 _MOST_LINES = 12
+_LEAST_DELTA = 1e-100
+"""Below it an integral of such a size, and its errors, come too near to the smallest numbers there are."""
 _LEAST = 1e-300
 """Where the logarithm of a bound on delta ends."""
 
@@ -42,6 +44,9 @@ class PldAccountant(Accountant):
     _rdp = RdpAccountant()
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
+        if delta < _LEAST_DELTA:
+            bound = self._rdp.epsilon(_composed(counts), delta).epsilon
+            return Bracket(0.0, bound, f"a Renyi bound: delta is below {_LEAST_DELTA:g}")
         above = compositions(self.name, counts, _IGNORED * delta)
         low, high = _worse_epsilon(above, delta)
         if any(composition.loose for composition in above):
