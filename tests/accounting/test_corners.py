@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -121,6 +122,27 @@ def test_jumps_change_nothing_but_the_work():
         assert found[0][0] <= found[1][1]
         assert found[1][0] <= found[0][1]
         assert found[1][1] - found[1][0] < 0.02 * found[1][1]
+
+
+def two_releases(q: float, mu: float, epsilon: float) -> float:
+    """delta(epsilon) of two releases with the record removed, by a sum over a plane of outcomes."""
+    u = np.linspace(-9.0, 9.0 + mu, 3001)
+    ratio = 1 - q + q * np.exp(mu * u - mu * mu / 2)
+    mass = np.exp(-u * u / 2) / math.sqrt(2 * math.pi) * ratio * (u[1] - u[0])
+    loss = np.log(ratio)
+    return float(mass @ -np.expm1(np.minimum(epsilon - loss[:, None] - loss, 0.0)) @ mass)
+
+
+@pytest.mark.parametrize("theta", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize(("q", "mu", "epsilon"), [(0.3, 1.5, 1.0), (0.05, 1.0, 0.3), (0.01, 2.0, 0.5)])
+def test_any_line_gives_the_same_delta_without_jumps(theta, q, mu, epsilon):
+    """Low lines are those where aliasing from below is not small, and is subtracted."""
+    exact = two_releases(q, mu, epsilon)
+    (whole, _) = compositions("pld", flatten(run(q, [(1 / mu, 2)])), 1e-16)
+    low, high = contour.contour_curve(whole.around(epsilon), theta, epsilon, exact).bounds(epsilon)
+    assert low <= exact * (1 + 1e-4)
+    assert high >= exact * (1 - 1e-4)
+    assert high - low < 0.1 * exact or q < 0.3  # where these lines are far from the saddle point
 
 
 def test_jumps_are_what_two_releases_say():

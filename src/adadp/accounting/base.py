@@ -80,8 +80,8 @@ class Accountant(ABC):
             raise AccountingError(
                 f"{self.name} cannot compute with {describe(event)}: {error}.",
                 why="Its numbers leave the range of floating point.",
-                fix="Use noise multipliers between 1e-6 and 1e6, at most 1e12 releases, and selections with epsilon below "
-                "500.",
+                fix="Use noise multipliers between 1e-6 and 1e6, at most 1e12 releases, "
+                "and selections with epsilon below 500.",
             ) from error
 
     @abstractmethod
