@@ -20,6 +20,7 @@ os.environ["MKL_NUM_THREADS"] = "1"
 import argparse
 import json
 import math
+import resource
 import signal
 import statistics
 import sys
@@ -92,8 +93,11 @@ class Question:
 
 SETTINGS, SEED = 40, 16
 """Random settings, and the seed they are drawn with."""
-LIMIT = 20.0
+LIMIT = 10.0
 """Seconds of CPU time after which a peer's answer to a random setting is given up."""
+
+MEMORY = 4 << 30
+"""Bytes of address space a program may use for a random setting; some ask for more than the machine has."""
 
 DPA, DPA_PLD, DPA_RDP = load("dp_accounting"), load("dp_accounting.pld"), load("dp_accounting.rdp")
 PRV_ACCOUNTANT = load("prv_accountant")
@@ -309,6 +313,8 @@ def limited(job: Job, seconds: float) -> None:
     def give_up(_number: int, _frame: object) -> None:
         raise TimeoutError(f"more than {seconds:g} s")
 
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, most))
     before = signal.signal(signal.SIGVTALRM, give_up)
     signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
@@ -316,6 +322,7 @@ def limited(job: Job, seconds: float) -> None:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def random_settings(limit: float) -> list[tuple[Setting, list[Job]]]:
@@ -432,7 +439,8 @@ def markdown(asked: list[Question], drawn: list[tuple[Setting, list[Job]]], know
         "",
         f"{SETTINGS} runs off the papers' grid, drawn with seed {SEED} before any of them was computed: epsilon by the",
         "loss distribution, asked once. `bracket` is the width of AdaDP's over epsilon. prv-accountant is asked for an",
-        f"absolute error of 0.1. A peer is given up after {LIMIT:g} s of CPU time; `failed` is an error of its own.",
+        f"absolute error of 0.1. A peer is given up after {LIMIT:g} s of CPU time; `failed` is an error of its own, or "
+        f"more than {MEMORY >> 30} GiB of memory.",
         "",
         *worst(drawn),
         "",
