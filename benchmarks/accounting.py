@@ -20,11 +20,14 @@ os.environ["MKL_NUM_THREADS"] = "1"
 import argparse
 import json
 import math
+import resource
+import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from harness import PAGE, RESULTS, ROOT, facts, load, table, versions_text, write_section
@@ -32,6 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from adadp.accounting import RunShape, accountant, smallest_noise
+from adadp.events import Repeated, compose
 from adadp.schedules import parse_schedule
 
 SLOW = 20.0
@@ -86,6 +90,14 @@ class Question:
     jobs: list[Job]
     quantity: str = "epsilon"
 
+
+SETTINGS, SEED = 40, 16
+"""Random settings, and the seed they are drawn with."""
+LIMIT = 10.0
+"""Seconds of CPU time after which a peer's answer to a random setting is given up."""
+
+MEMORY = 4 << 30
+"""Bytes of address space a program may use for a random setting; some ask for more than the machine has."""
 
 DPA, DPA_PLD, DPA_RDP = load("dp_accounting"), load("dp_accounting.pld"), load("dp_accounting.rdp")
 PRV_ACCOUNTANT = load("prv_accountant")
@@ -244,6 +256,123 @@ def questions(quick: bool) -> list[Question]:
     return found
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A run off the papers' grid, drawn at random: any schedule of up to 100 noise levels."""
+
+    q: float
+    levels: list[Level]
+    delta: float
+
+    @classmethod
+    def drawn(cls, random: Random) -> Setting:
+        """Q from 1e-6 to 1, sigma from 0.3 to 50, 1 to 10^7 steps, delta from 1e-12 to 1e-3, all log-uniform."""
+
+        def between(low: float, high: float) -> float:
+            return math.exp(random.uniform(math.log(low), math.log(high)))
+
+        steps = int(between(1, 1e7))
+        count = min(random.choice([1, 2, 5, 27, 100]), steps)
+        first, last = between(0.3, 50), between(0.3, 50)
+        shape = random.choice(["falling", "scattered"])
+        sigmas = [
+            between(0.3, 50) if shape == "scattered" else first * (last / first) ** (k / max(count - 1, 1))
+            for k in range(count)
+        ]
+        shares = [between(1e-3, 1) for _ in sigmas]
+        return cls(
+            between(1e-6, 1),
+            [(sigma, max(1, round(steps * share / sum(shares)))) for sigma, share in zip(sigmas, shares, strict=True)],
+            between(1e-12, 1e-3),
+        )
+
+    def text(self) -> str:
+        sigmas = [sigma for sigma, _ in self.levels]
+        noise = f"{min(sigmas):.3g}" if len(sigmas) == 1 else f"{min(sigmas):.3g} .. {max(sigmas):.3g}"
+        return f"{self.q:.3g} | {noise} | {len(sigmas)} | {sum(steps for _, steps in self.levels):,} | {self.delta:.2g}"
+
+    def jobs(self) -> list[Job]:
+        shape = RunShape(q=self.q)
+        run = compose(*(Repeated(shape.step(sigma), steps) for sigma, steps in self.levels))
+
+        def our_answer() -> Found:
+            answer = accountant("pld").epsilon(run, self.delta)
+            return Found(answer.epsilon, answer.epsilon_low, answer.epsilon_high)
+
+        jobs = [Job(OURS, "pld", our_answer)]
+        if DPA is not None:
+            jobs.append(Job(GOOGLE, "pld", lambda: google("pld", self.q, self.levels, self.delta)))
+        if PRV_ACCOUNTANT is not None:
+            jobs.append(Job(PRV, "pld, error 0.1", lambda: prv(self.q, self.levels, self.delta, 0.1)))
+        return jobs
+
+
+def limited(job: Job, seconds: float) -> None:
+    """Ask once, and give up after ``seconds`` of CPU time."""
+
+    def give_up(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"more than {seconds:g} s")
+
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, most))
+    before = signal.signal(signal.SIGVTALRM, give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        job.run()
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def random_settings(limit: float) -> list[tuple[Setting, list[Job]]]:
+    """The settings with every program's answer, each asked once."""
+    random = Random(SEED)
+    found = []
+    for _ in range(SETTINGS):
+        setting = Setting.drawn(random)
+        jobs = setting.jobs()
+        for job in jobs:
+            limited(job, limit)
+        found.append((setting, jobs))
+    return found
+
+
+RANDOM_HEADER = ("q", "sigma", "levels", "steps", "delta", OURS, "bracket", "time", GOOGLE, "time", PRV, "time")
+
+
+def random_rows(asked: list[tuple[Setting, list[Job]]]) -> list[tuple[str, ...]]:
+    lines = []
+    for setting, jobs in asked:
+        cells: list[str] = setting.text().split(" | ")
+        for job in jobs:
+            late = "TimeoutError" in job.failure
+            cells.append("" if late else "failed" if job.failure else answer_text(job))
+            if job.program == OURS:
+                cells.append(relative_width(job))
+            cells.append(f"> {LIMIT:g} s" if late else seconds_text(job))
+        lines.append(tuple(cells))
+    return lines
+
+
+def relative_width(job: Job) -> str:
+    """The width of the bracket over its upper end."""
+    if job.found is None or job.found.low is None or not job.found.value:
+        return "0"
+    return f"{(job.found.value - job.found.low) / job.found.value:.1g}"
+
+
+def worst(asked: list[tuple[Setting, list[Job]]]) -> list[str]:
+    """The slowest answer and the widest bracket of AdaDP, by name."""
+    slowest = max(asked, key=lambda each: each[1][0].median)
+    widest = max(asked, key=lambda each: float(relative_width(each[1][0])))
+    names = [f"setting {asked.index(each) + 1} ({each[0].text().replace(' | ', ', ')})" for each in (slowest, widest)]
+    return [
+        f"AdaDP's slowest answer: {seconds_text(slowest[1][0])}, {names[0]} as q, sigma, levels, steps, delta.",
+        f"Its widest bracket: {relative_width(widest[1][0])} of epsilon, {names[1]}.",
+    ]
+
+
 def seconds_text(job: Job) -> str:
     if job.failure:
         return "failed"
@@ -288,7 +417,7 @@ def rows(question: Question) -> list[tuple[str, ...]]:
     ]
 
 
-def markdown(asked: list[Question], known: dict[str, Any]) -> list[str]:
+def markdown(asked: list[Question], drawn: list[tuple[Setting, list[Job]]], known: dict[str, Any]) -> list[str]:
     lines = [
         "Written by `benchmarks/accounting.py`; do not edit. Run it again with `make benchmark`, on a machine that has",
         "nothing else to do.",
@@ -304,11 +433,43 @@ def markdown(asked: list[Question], known: dict[str, Any]) -> list[str]:
     for question in asked:
         lines += ["", f"### {question.name.capitalize()}", "", f"{question.quantity}: {question.text}", ""]
         lines += table(HEADER, rows(question), left=2)
+    lines += [
+        "",
+        "### Random settings",
+        "",
+        f"{SETTINGS} runs off the papers' grid, drawn with seed {SEED} before any of them was computed: epsilon by the",
+        "loss distribution, asked once. `bracket` is the width of AdaDP's over epsilon. prv-accountant is asked for an",
+        f"absolute error of 0.1. A peer is given up after {LIMIT:g} s of CPU time; `failed` is an error of its own, or "
+        f"more than {MEMORY >> 30} GiB of memory.",
+        "",
+        *worst(drawn),
+        "",
+        *table(RANDOM_HEADER, random_rows(drawn), left=0),
+    ]
     return lines
 
 
-def record(asked: list[Question], known: dict[str, Any]) -> dict[str, Any]:
+def record(asked: list[Question], drawn: list[tuple[Setting, list[Job]]], known: dict[str, Any]) -> dict[str, Any]:
     return known | {
+        "random": [
+            {
+                "q": setting.q,
+                "levels": setting.levels,
+                "delta": setting.delta,
+                "jobs": [
+                    {
+                        "program": job.program,
+                        "value": job.found.value if job.found else None,
+                        "low": job.found.low if job.found else None,
+                        "high": job.found.high if job.found else None,
+                        "cpu_seconds": job.seconds,
+                        "failure": job.failure,
+                    }
+                    for job in jobs
+                ],
+            }
+            for setting, jobs in drawn
+        ],
         "questions": [
             {
                 "name": question.name,
@@ -329,7 +490,7 @@ def record(asked: list[Question], known: dict[str, Any]) -> dict[str, Any]:
                 ],
             }
             for question in asked
-        ]
+        ],
     }
 
 
@@ -356,14 +517,18 @@ def main() -> None:
         for row in rows(question):
             table.add_row(*row)
         console.print(table)
+    console.print(f"{SETTINGS} random settings", style="dim")
+    drawn = random_settings(5.0 if options.quick else LIMIT)
+    for line in worst(drawn):
+        console.print(line)
     if options.quick:
         console.print("A quick run, one round: no file was written.")
         return
     known = facts(("numpy", "scipy", GOOGLE, PRV)) | {"threads": 1, "rounds": rounds}
     RESULTS.mkdir(parents=True, exist_ok=True)
     results = RESULTS / "accounting.json"
-    results.write_text(json.dumps(record(asked, known), indent=1) + "\n", encoding="utf-8")
-    write_section("Accounting", markdown(asked, known))
+    results.write_text(json.dumps(record(asked, drawn, known), indent=1) + "\n", encoding="utf-8")
+    write_section("Accounting", markdown(asked, drawn, known))
     console.print(f"Written: {results.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}.")
 
 

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from adadp import zoo
-from adadp.accounting.zcdp import rho_to_epsilon
+from adadp.accounting import filters
+from adadp.accounting.zcdp import largest_rho, rho_to_epsilon, smallest_epsilon
 from adadp.config import TrainConfig
 from adadp.errors import BudgetExceeded, InputError, Interrupted
 from adadp.events import AdaptivelyChosen, GaussianRelease, Neighbours, PoissonSampled, ReshuffledEpoch
@@ -143,7 +144,7 @@ def test_with_public_looks_the_noise_falls_as_the_schedule_says_and_the_run_stop
     assert lines[-1]["budget_used"] == pytest.approx(spent / 0.25)
 
     certificate = RunFolder.open(folder).certificate()
-    assert certificate["if_unseeded"]["epsilon"] == pytest.approx(rho_to_epsilon(0.25, 1e-4))
+    assert certificate["if_unseeded"]["epsilon"] == pytest.approx(smallest_epsilon(0.25, 1e-4))
     assert certificate["accountant"] == "zcdp-filter"
     assert certificate["steps_done"] == 5 * len(sigmas) < certificate["plan"]["steps"]
     assert certificate["plan"]["adaptive"] is True
@@ -652,3 +653,37 @@ def test_public_tensors_to_look_at(tmp_path):
         run(tmp_path / "again", seed=5, watch=kill_at(8), **settings)
     run(tmp_path / "again", seed=5, resume=True, **settings)
     assert same_models(tmp_path / "run", tmp_path / "again")
+
+
+# Runs from before the optimal conversion ----------------------------------------------------------------------------
+
+
+def classic_filter(monkeypatch) -> None:
+    """Make filters as they were: rho converted by rho + 2 sqrt(rho log(1/delta)), and described without epsilon."""
+
+    def classic_rho(epsilon: float, delta: float) -> float:
+        log = math.log(1 / delta)
+        return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
+
+    monkeypatch.setattr(filters, "largest_rho", classic_rho)
+    monkeypatch.setattr(filters, "smallest_epsilon", rho_to_epsilon)
+    monkeypatch.setattr(
+        filters.ZcdpFilter, "describe", lambda rule: {"rule": rule.name, "rho": rule.rho, "delta": rule.delta}
+    )
+
+
+@pytest.mark.parametrize("budget", [{"rho": 0.25}, {"rho": None, "epsilon": 3.0}], ids=["rho", "epsilon"])
+def test_what_the_classic_conversion_certified_is_verified_as_it_was(tmp_path, monkeypatch, budget):
+    with monkeypatch.context() as before:
+        classic_filter(before)
+        run(tmp_path / "old", seed=5, **{**PUBLIC, **budget})
+    certificate = RunFolder.open(tmp_path / "old").certificate()
+    assert certificate["if_unseeded"]["epsilon"] == budget.get("epsilon", rho_to_epsilon(0.25, 1e-4))
+    assert failed(tmp_path / "old") == set()
+
+
+def test_a_ledger_begun_with_a_larger_budget_is_found(tmp_path, monkeypatch):
+    with monkeypatch.context() as before:
+        before.setattr(filters, "largest_rho", lambda epsilon, delta: 1.01 * largest_rho(epsilon, delta))
+        run(tmp_path / "more", seed=5, **{**PUBLIC, "rho": None, "epsilon": 3.0})
+    assert {"plan", "charges"} <= failed(tmp_path / "more")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from adadp import Plan, PlannedBudget, accountant, parse_schedule
@@ -277,3 +279,20 @@ def test_a_budget_holds_for_growing_lots_and_a_falling_clip():
     assert 1.99 < plan.epsilon(1e-5).epsilon <= 2
     assert [plan.lot_size_at(step) for step in (0, 19, 20, 29)] == [100, 100, 200, 200]
     assert plan.clip_factor_at(plan.steps - 1) == 0.625
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+@pytest.mark.parametrize("steps", [1, 9, 10, 37])
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_schedule_over_the_epochs_is_charged_as_its_steps_are(sampling, steps, keep):
+    """The event of a plan is made epoch by epoch; a run charges step by step."""
+    clips = {"clips": parse_schedule("exp:s0=1,k=0.2"), "keep_noise": True} if keep else {}
+    plan = Plan.of_noise(
+        noise=parse_schedule("step:s0=4,k=0.5,period=2"),
+        records=1000,
+        lot_size=100,
+        steps=steps,
+        sampling=sampling,
+        **clips,
+    )
+    assert flatten(plan.event()) == Counter(plan.charge_at(step) for step in range(steps))

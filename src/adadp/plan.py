@@ -34,7 +34,8 @@ class Plan:
 
     ``noise`` is the noise multiplier over the epochs, or None: without noise nothing is private. ``before`` are the
     noise multipliers of Gaussian releases of all records (not sampled) that come before the first step, such as the
-    covariance of a projection.
+    covariance of a projection; ``replaced`` is how far replacing a record moves each (``GaussianRelease.replaced``), 2
+    where it is not given.
 
     ``lots``, if given, is the lot size over the epochs, and ``lot_size`` what it begins with; an epoch is then as many
     steps as lots of its size need. ``clips`` is what the bound of the clip rule is multiplied by over the epochs. The
@@ -57,6 +58,7 @@ class Plan:
     neighbours: Neighbours | None = None
     """None, as an argument: what the sampling is usually analysed under."""
     before: tuple[float, ...] = ()
+    replaced: tuple[float, ...] = ()
     lots: Schedule | None = None
     clips: Schedule | None = None
     keep_noise: bool = False
@@ -70,6 +72,12 @@ class Plan:
         object.__setattr__(self, "neighbours", self.sampler.neighbours)
         multipliers = (checks.positive("before", each, why=_BEFORE) for each in self.before)
         object.__setattr__(self, "before", tuple(multipliers))
+        object.__setattr__(self, "replaced", tuple(self.replaced) or (2.0,) * len(self.before))
+        if len(self.replaced) != len(self.before):
+            raise InputError(
+                f"{len(self.before)} releases come before the first step; replaced has {len(self.replaced)} numbers.",
+                fix="Pass one number for each of them, or none.",
+            )
         if self.lots is not None and round(self.lots.value_at(0)) != self.lot_size:
             raise InputError(
                 f"lot_size is {self.lot_size}, and the schedule of the lots ({self.lots}) begins with another.",
@@ -111,6 +119,7 @@ class Plan:
         neighbours: Neighbours | str | None = None,
         accountant_name: str = "pld",
         before: tuple[float, ...] = (),
+        replaced: tuple[float, ...] = (),
         lots: Schedule | None = None,
         clips: Schedule | None = None,
         keep_noise: bool = False,
@@ -129,6 +138,7 @@ class Plan:
             sampling=sampling,
             neighbours=neighbours,
             before=before,
+            replaced=replaced,
             lots=lots,
             clips=clips,
             keep_noise=keep_noise,
@@ -203,6 +213,7 @@ class Plan:
         sampling: str = "poisson",
         neighbours: Neighbours | str | None = None,
         before: tuple[float, ...] = (),
+        replaced: tuple[float, ...] = (),
         lots: Schedule | None = None,
         clips: Schedule | None = None,
         keep_noise: bool = False,
@@ -222,6 +233,7 @@ class Plan:
             sampling=sampling,
             neighbours=relation,
             before=before,
+            replaced=replaced,
             lots=lots,
             clips=clips,
             keep_noise=keep_noise,
@@ -286,7 +298,8 @@ class Plan:
     def charges_before(self) -> tuple[Event, ...]:
         """What must be charged before the first step, one by one."""
         assert self.neighbours is not None
-        return tuple(GaussianRelease(multiplier, self.neighbours) for multiplier in self.before)
+        relation, each = self.neighbours, zip(self.before, self.replaced, strict=True)
+        return tuple(GaussianRelease(multiplier, relation, replaced) for multiplier, replaced in each)
 
     def release_at(self, step: int) -> Event:
         """What is released from the lot of ``step``: the gradient, and what the clip rule asks for beside it."""
@@ -331,11 +344,25 @@ class Plan:
         """Whether every step releases the same from lots of one size."""
         return self.lots is None and not self.keep_noise and isinstance(self.noise, (Uniform, type(None)))
 
+    @property
+    def _epochs_alike(self) -> bool:
+        """Whether the steps of an epoch release the same from lots of one size, each charged by itself."""
+        by_epoch = self.noise is not None and self.noise.tick is None
+        factors = not self.keep_noise or (self.clips is not None and self.clips.tick is None)
+        return self.lots is None and not self.timetable.shares_draws and by_epoch and factors
+
     def event(self) -> Event:
         """Everything the run will charge."""
         if self._steps_alike:
             rounds = self.rounds_before(self.steps)
             steps: Event = Repeated(self.sampler.amplify(self.release_at(0)), rounds)
+        elif self._epochs_alike:
+            counts: dict[Event, int] = {}
+            for epoch in range(self.epochs):
+                first, end = self.timetable.first_step(epoch), self.timetable.first_step(epoch + 1)
+                charge = self.sampler.amplify(self.release_at(first))
+                counts[charge] = counts.get(charge, 0) + min(end, self.steps) - first
+            steps = compose(*(Repeated(charge, count) for charge, count in counts.items()))
         else:
             steps = self.timetable.planned(self.steps, self.release_at)
         return compose(*self.charges_before(), steps)
@@ -365,6 +392,8 @@ class Plan:
         }
         if self.before:
             plan["before"] = list(self.before)
+        if self.neighbours is Neighbours.REPLACE_ONE and any(each != 2 for each in self.replaced):
+            plan["replaced"] = list(self.replaced)
         if self.lots is not None:
             plan["lots"] = str(self.lots)
         if self.clips is not None:

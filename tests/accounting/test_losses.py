@@ -157,8 +157,11 @@ def test_discrete_losses_are_enumerated():
 @pytest.mark.parametrize("ignored", [1e-6, 1e-16, 1e-25])
 def test_the_cap_lets_go_of_what_may_be_ignored(releases, ignored):
     cap = cap_for(releases, ignored)
-    composition = Composition(0.0, (family(PoissonRemove, 0.1, 0.5, float(releases)),), cap)
-    assert composition.cut_off == pytest.approx(ignored, rel=1e-6)
+    for kind in (PoissonReplace, FixedSizeReplace):
+        composition = Composition(0.0, (family(kind, 0.1, 0.5, float(releases), cap=cap),))
+        assert composition.cut_off == pytest.approx(ignored, rel=1e-6)
+    for kind in (PoissonRemove, PoissonAdd):  # of these one side only is capped
+        assert Composition(0.0, (family(kind, 0.1, 0.5, float(releases), cap=cap),)).cut_off <= ignored
     assert cap_for(0, 1e-6) == cap_for(1, 1e-6)
 
 
@@ -168,7 +171,7 @@ def test_what_the_cap_takes_away_is_within_the_bound(kind):
     for cap in (1.5, 3.0, 5.0):
         capped = family(kind, 0.3, 0.7, cap=cap)
         lost = 1 - np.exp(capped.nodes(0.0, 0.0).log_mass).sum()
-        bound = Composition(0.0, (capped,), cap).cut_off
+        bound = Composition(0.0, (capped,)).cut_off
         assert lost + 1e-13 > 0.0
         assert lost <= bound * (1 + 1e-6) + 1e-12
     wide = np.exp(family(kind, 0.3, 0.7, cap=1.5).nodes(0.0, 0.0).log_mass).sum()
@@ -177,7 +180,7 @@ def test_what_the_cap_takes_away_is_within_the_bound(kind):
 
 def test_the_cap_keeps_high_orders_from_outcomes_that_never_happen():
     free = Composition(0.0, (family(PoissonRemove, 1e-3, 1.0),)).cumulants(200.0)[0]
-    capped = Composition(0.0, (family(PoissonRemove, 1e-3, 1.0, cap=7.0),), 7.0).cumulants(200.0)[0]
+    capped = Composition(0.0, (family(PoissonRemove, 1e-3, 1.0, cap=7.0),)).cumulants(200.0)[0]
     assert capped < free / 10
 
 

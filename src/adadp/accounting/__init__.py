@@ -13,7 +13,7 @@ from adadp import checks
 from adadp.accounting.answer import Answer, Status
 from adadp.accounting.base import Accountant
 from adadp.accounting.calibrate import Calibration, longest, longest_within_rho, most_repetitions, smallest_noise
-from adadp.accounting.filters import Filter, RdpFilter, ZcdpFilter
+from adadp.accounting.filters import Filter, RdpFilter, ZcdpFilter, filter_like
 from adadp.accounting.gupta import GuptaPlan, most_settings
 from adadp.accounting.pld import PldAccountant
 from adadp.accounting.renyi import MomentsAccountant, RdpAccountant
@@ -67,6 +67,7 @@ __all__ = [
     "ZcdpFilter",
     "accountant",
     "draw_count",
+    "filter_like",
     "longest",
     "longest_within_rho",
     "most_repetitions",

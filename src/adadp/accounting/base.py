@@ -51,6 +51,10 @@ class Accountant(ABC):
             event.neighbours if event else None, bracket.note,
         )  # fmt: skip
 
+    def roughly(self, event: Event | None, delta: float) -> float:
+        """An estimate of what ``epsilon`` would say, for searches that look again; it may be off by a factor."""
+        return self.epsilon(event, delta).epsilon
+
     def delta(self, event: Event | None, epsilon: float) -> Answer:
         """The smallest delta for which ``event`` is (epsilon, delta)-DP."""
         epsilon = checks.non_negative("epsilon", epsilon)
@@ -76,7 +80,8 @@ class Accountant(ABC):
             raise AccountingError(
                 f"{self.name} cannot compute with {describe(event)}: {error}.",
                 why="Its numbers leave the range of floating point.",
-                fix="Use noise multipliers between 1e-6 and 1e6 and selections with epsilon below 500.",
+                fix="Use noise multipliers between 1e-6 and 1e6, at most 1e12 releases, "
+                "and selections with epsilon below 500.",
             ) from error
 
     @abstractmethod

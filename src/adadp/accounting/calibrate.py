@@ -19,6 +19,7 @@ _LEAST, _MOST = 1e-3, 1e6
 """Multipliers between which the search runs."""
 _MOST_REPETITIONS = 10**9
 _PRECISION = 1e-7
+_MOST_SECANTS = 8
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,12 @@ def smallest_noise(
     found: dict[float, Answer] = {}
 
     def cost(x: float) -> float:
-        found[x] = accountant.epsilon(_with(make_event(x), beside), delta)
+        if x not in found:
+            found[x] = accountant.epsilon(_with(make_event(x), beside), delta)
         return found[x].epsilon
+
+    def rough(x: float) -> float:
+        return accountant.roughly(_with(make_event(x), beside), delta)
 
     def unreachable(reached: float) -> UnreachableTarget:
         return UnreachableTarget(
@@ -59,7 +64,7 @@ def smallest_noise(
             fix=f"Ask for epsilon >= {reached:.6g}, take fewer steps, or use another accountant.",
         )
 
-    x = _smallest(cost, epsilon, unreachable)
+    x = _smallest(cost, epsilon, unreachable, rough)
     return Calibration(x, found[x])
 
 
@@ -78,33 +83,59 @@ def smallest_noise_within_rho(make_event: Callable[[float], Event], *, rho: floa
 
 
 def _smallest(
-    price: Callable[[float], float], budget: float, unreachable: Callable[[float], UnreachableTarget]
+    price: Callable[[float], float],
+    budget: float,
+    unreachable: Callable[[float], UnreachableTarget],
+    rough: Callable[[float], float] | None = None,
 ) -> float:
-    """The smallest x, to a relative 1e-7, whose price is within ``budget``, where more never costs more."""
-    found: dict[float, float] = {}
+    """The smallest x, to a relative 1e-7, whose price is within ``budget``, where more never costs more.
 
-    def cost(x: float) -> float:
-        if x not in found:
-            found[x] = price(x)
-        return found[x]
+    ``rough`` is a cheaper estimate of the price, by which the search begins.
+    """
 
-    low = high = 1.0
-    while cost(high) > budget:
-        if high >= _MOST:
-            raise unreachable(cost(high))
-        low, high = high, high * 4
-    while cost(low) <= budget:
-        if low <= _LEAST:
-            return low
-        high, low = low, low / 4
-
-    def gap(log_x: float) -> float:
+    def gap(log_x: float, of: Callable[[float], float] = rough or price) -> float:
         # The log of a cost is close to linear in log x; a cost of 0 or infinity is only ever a far end.
-        return math.log(min(max(cost(math.exp(log_x)), 1e-6 * budget), 1e9 * budget)) - math.log(budget)
+        return math.log(min(max(of(math.exp(log_x)), 1e-6 * budget), 1e9 * budget) / budget)
 
-    x = math.exp(brentq(gap, math.log(low), math.log(high), xtol=_PRECISION / 4))
-    while cost(x) > budget:  # the root may lie on either side: end on the safe one
-        x *= 1 + _PRECISION / 4
+    low = high = 0.0
+    while gap(high) > 0:
+        if high >= math.log(_MOST):
+            raise unreachable(price(_MOST))
+        low, high = high, high + math.log(4)
+    while gap(low) <= 0:
+        if low <= math.log(_LEAST):
+            return _safe(price, budget, math.exp(low), unreachable)
+        high, low = low, low - math.log(4)
+    x = brentq(gap, low, high, xtol=1e-2 if rough else _PRECISION / 4)
+    if rough:
+        slope = min((gap(x + 0.05) - gap(x - 0.05)) / 0.1, -0.1)
+        x = _refined(lambda log_x: gap(log_x, price), x, slope)
+    return _safe(price, budget, math.exp(x), unreachable)
+
+
+def _refined(gap: Callable[[float], float], x: float, slope: float) -> float:
+    """The root of ``gap`` near ``x``, where it falls with about ``slope``: the secant method."""
+    value = gap(x)
+    for _ in range(_MOST_SECANTS):
+        step = -value / slope
+        if abs(step) <= _PRECISION / 4:
+            break
+        before, x = value, x + max(min(step, 0.5), -0.5)
+        value = gap(x)
+        if slope / 5 > (steeper := (value - before) / step) > slope * 5:  # not where the bracket of the price jumps
+            slope = steeper
+    return x
+
+
+def _safe(
+    price: Callable[[float], float], budget: float, x: float, unreachable: Callable[[float], UnreachableTarget]
+) -> float:
+    """``x``, or a little more, on the side where the price is within ``budget``."""
+    step = _PRECISION / 4
+    while (cost := price(x)) > budget:
+        if x >= _MOST:
+            raise unreachable(cost)
+        x, step = min(x * (1 + step), _MOST), 4 * step
     return x
 
 

@@ -19,9 +19,9 @@ Three errors:
 * The cut at height t_max. If L has density at least c on an interval of width w then
   |E e^(itL)| <= 1 - c w (1 - |sin(tw/2) / (tw/2)|): with the intervals of the quadrature this bounds everything beyond
   (c is the density at their ends, less a margin of 5 %).
-* The quadrature for K itself, compared with its own half at no and at half the highest frequency: a geometrically
-  convergent rule of twice the resolution is right to about the square of what its half is off by. For a half off by e
-  the bracket allows the smaller of 1e-3 e and 1e3 e^2.
+* The quadrature for K itself, compared with its own half at no frequency and at up to half of the highest: a
+  geometrically convergent rule of twice the resolution is right to about the square of what its half is off by. For a
+  half off by e the bracket allows the smaller of 1e-3 e and 1e3 e^2.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,19 +41,25 @@ from adadp.errors import UnsupportedEvent
 
 ComplexArray = NDArray[np.complex128]
 
-_TINY = 40.0
-"""Aliasing is pushed below e^-40 of the integrand's size."""
 _RELATIVE_CUT = 1e-3
 """Wanted size of the cut-off tail, relative to delta."""
-_MOST_SHARP, _MOST_HEIGHTS = 1 << 14, 1 << 19
-"""Integration nodes allowed without and with blurring."""
-_BLUR, _SPLINE = 2e-3, 8
-"""Half width of the blur relative to epsilon, and the order of its spline."""
+_ALIASED = 7.0
+"""Aliasing is pushed below e^-7 of that."""
+_MOST_SHARP, _MOST_BLURRED, _MOST_HEIGHTS = 1 << 14, 1 << 16, 1 << 18
+"""Integration nodes allowed without blurring, with it, and where the blur would have to be wider than ``_WIDEST``."""
+_MOST_WORK = 1 << 18
+"""Integration nodes times noise levels allowed before the curve is blurred."""
+_FINEST, _WIDEST, _SPLINE = 5e-4, 4e-3, 12
+"""Half widths of the blur relative to epsilon, and the order of its spline."""
+_ROUGH = 8
+"""How many times wider the blur is, and fewer the nodes, where epsilon is not known yet."""
 _MOST_POINTS = 1 << 19
 _SINGLE_POINTS = 1 << 15
 _MOST_OUTCOMES = 1 << 22
-_DIRECT = 3e5
+_DIRECT = 3e4
 """Evaluations of e^(sL) per release up to which the plain sum is faster than the non-uniform FFT."""
+_NUFFT = 2e-13
+"""What the non-uniform FFT and rounding are off by, relative to the mass."""
 _SIDE_LOBE = 0.21723362821122166
 """Largest |sin x / x| beyond its first zero."""
 
@@ -63,6 +70,8 @@ class Curve:
 
     lower: Callable[[float], float]
     upper: Callable[[float], float]
+    most: float = math.inf
+    """Beyond this epsilon the upper bound is of no use."""
 
     def bounds(self, epsilon: float) -> tuple[float, float]:
         """(low, high) with low <= delta(epsilon) <= high."""
@@ -70,11 +79,13 @@ class Curve:
         return low, max(low, self.upper(epsilon))
 
 
-def saddle_point(composition: Composition, *, epsilon: float | None = None, log_delta: float | None = None) -> float:
+def saddle_point(
+    composition: Composition, *, epsilon: float | None = None, log_delta: float | None = None, near: float | None = None
+) -> float:
     """The theta where e^(K(theta) - theta epsilon) / (theta (theta + 1)) is least, for a given epsilon or log delta.
 
     Any positive theta gives a true answer; this one needs the fewest nodes. For a log delta the saddle-point
-    approximation of delta is solved for theta.
+    approximation of delta is solved for theta. ``near`` is where the search begins.
     """
 
     def excess(theta: float) -> float:
@@ -91,13 +102,17 @@ def saddle_point(composition: Composition, *, epsilon: float | None = None, log_
     # theta has the unit of 1/loss: start from the scale of the loss, and never go where e^(theta L) loses its digits.
     _, first, second = composition.cumulants(0.0)
     scale = math.log(1 / math.sqrt(second + first * first))
-    low, high, floor, ceiling = scale, scale, scale - 30, scale + 14
-    if excess(math.exp(scale)) > 0:
+    floor, ceiling, reach = scale - 30, scale + 14, 1.0
+    low = high = scale
+    if near is not None:
+        low = high = min(max(math.log(near), floor), ceiling)
+        reach = 0.1
+    if excess(math.exp(low)) > 0:
         while low > floor and excess(math.exp(low)) > 0:
-            high, low = low, low - 1.0
+            high, low, reach = low, low - reach, min(3 * reach, 1.0)
     else:
         while high < ceiling and excess(math.exp(high)) < 0:
-            low, high = high, high + 1.0
+            low, high, reach = high, high + reach, min(3 * reach, 1.0)
     while high - low > 0.03:
         middle = (low + high) / 2
         if excess(math.exp(middle)) > 0:
@@ -113,33 +128,130 @@ def log_chernoff(composition: Composition, theta: float, epsilon: float) -> floa
     return composition.cumulants(theta)[0] - theta * epsilon + constant
 
 
-def _window(composition: Composition, theta: float) -> tuple[float, float]:
-    """Losses between which all but e^-40 of the mass tilted by e^(theta L) lies, by Chernoff's inequality."""
+def _window(composition: Composition, theta: float, tiny: float) -> tuple[float, float]:
+    """(low, high): delta(x) e^(theta x) is below e^(K(theta) - tiny) for x > high, and for x < low, or known there.
+
+    By Chernoff's inequality; for x below ``mostly_above``, delta(x) is a formula (``_surplus``).
+    """
     value, first, second = composition.cumulants(theta)
     spread = max(math.sqrt(second), 1e-9 * abs(first))  # a tilt to the very end of a bounded loss leaves no spread
-    low, high = -math.inf, math.inf
-    for widths in (0.01, 0.04, 0.12, 0.3, 0.7, 1.5, 3.0, 6.0, 16.0):
-        shift = widths / spread
-        high = min(high, (composition.cumulants(theta + shift)[0] - value + _TINY) / shift)
-        back = min(shift, theta)
-        low = max(low, (value - composition.cumulants(theta - back)[0] - _TINY) / back)
+    high, low = composition.highest, composition.mostly_above
+    if high > first + spread:
+        high = min(high, _least(lambda shift: (composition.cumulants(theta + shift)[0] - value + tiny) / shift, spread))
+    if low < first - spread:
+        steep = max(spread, 1 / theta)  # no further back than to theta = 0
+        back = _least(lambda back: (composition.cumulants(theta - back)[0] - value + tiny) / back, steep, theta)
+        low = max(low, -back)
     return min(low, first), max(high, first)
 
 
-def contour_curve(composition: Composition, theta: float, epsilon: float, delta: float) -> Curve:
-    """Bounds on delta(.) from the line Re s = theta, tight near ``epsilon`` where it is about ``delta``."""
-    value = composition.cumulants(theta)[0]
-    low, high = _window(composition, theta)
-    tau = 2 * math.pi / (high - low)
-    wanted = _RELATIVE_CUT * delta * math.exp(min(theta * epsilon - value, 0.0))
+def _least(bound: Callable[[float], float], spread: float, most: float = math.inf) -> float:
+    """A small value of ``bound`` over shifts up to ``most``: any one is valid, and a factor of 2 is near enough."""
+    shift = min(2 / spread, most)
+    best = bound(shift)
+    for factor in (0.5, 2.0):
+        tried = shift
+        while 1e-3 < (tried := tried * factor) * spread < 1e3 and tried <= most:
+            if (found := bound(tried)) >= best:
+                break
+            best, shift = found, tried
+    return best
+
+
+def _levels(composition: Composition) -> int:
+    """How many different releases are in it."""
+    return max(1, sum(len(family.counts) for family in composition.families))
+
+
+def _resolution(  # noqa: PLR0917
+    composition: Composition, theta: float, epsilon: float, tau: float, wanted: float, rough: int
+) -> tuple[int, float, float]:
+    """How many nodes tau apart, how wide a blur, and the bound on what is then cut off: ``wanted`` if it can be had.
+
+    Without a blur if the nodes are few enough; else with the narrowest that as many nodes as are affordable resolve.
+    """
     base = [family.nodes(theta, theta) for family in composition.families]
-    blur, steps = 0.0, 16
-    while (cut := _cut_bound(composition, base, theta, tau * steps, blur)) > wanted:
-        if steps >= _MOST_HEIGHTS:
-            break
+    affordable = max(_MOST_WORK // _levels(composition), 1 << 12) // rough
+
+    known: dict[int, float] = {}
+
+    def cut(steps: int, blur: float) -> float:
+        if steps not in known:
+            known[steps] = _cut_bound(composition, base, theta, tau * steps)
+        return known[steps] * (min(1.0, _SPLINE / (tau * steps * blur)) ** _SPLINE if blur > 0 else 1.0)
+
+    steps = 32
+    while steps <= min(_MOST_SHARP, affordable):
+        if (left := cut(steps, 0.0)) <= wanted:
+            return steps, 0.0, left
         steps *= 2
-        if steps > _MOST_SHARP and blur == 0:
-            blur = min(_BLUR * max(epsilon, 0.2 / theta), 1 / theta)
+    unit = _unit(epsilon, theta, rough)
+    blur, steps = _FINEST * unit, min(_MOST_BLURRED, affordable)
+    while (left := cut(steps, blur)) > wanted:
+        if blur < _WIDEST * unit:
+            blur = min(blur * math.sqrt(2), _WIDEST * unit)
+        elif steps < _MOST_HEIGHTS:
+            steps *= 2
+        else:
+            break
+    while steps > 64 and (fewer := cut(steps // 2, blur)) <= wanted:
+        steps, left = steps // 2, fewer
+    return steps, blur, left
+
+
+def _unit(epsilon: float, theta: float, rough: int) -> float:
+    """What the width of the blur is relative to."""
+    return min(rough * max(epsilon, 1e-3 / theta), 1 / (_WIDEST * theta))
+
+
+class _Line(NamedTuple):
+    """A line Re s = theta with its window, its nodes and what is cut off."""
+
+    theta: float
+    value: float
+    low: float
+    high: float
+    tau: float
+    steps: int
+    blur: float
+    cut: float
+    wanted: float
+    tiny: float
+    work: float
+
+
+def _line(composition: Composition, theta: float, epsilon: float, delta: float, rough: int) -> _Line:
+    value = composition.cumulants(theta)[0]
+    # Errors are relative to e^(K(theta) - theta epsilon), the Chernoff bound on delta but for a factor. Where epsilon
+    # is small delta hardly falls with it, and must be known better.
+    relative = _RELATIVE_CUT * min(1.0, max(theta * epsilon, 0.03)) ** 2
+    wanted = relative * math.exp(max(min(math.log(delta) + theta * epsilon - value, 0.0), -600.0))
+    tiny = _ALIASED - math.log(wanted)
+    low, high = _window(composition, theta, tiny)
+    tau = 2 * math.pi / (high - low + 4 * _WIDEST * _unit(epsilon, theta, rough))
+    steps, blur, cut = _resolution(composition, theta, epsilon, tau, wanted, rough)
+    # A blur twice as wide saves half of the nodes.
+    work = rough * steps * _levels(composition) * max(1.0, blur / (_FINEST * rough * max(epsilon, 1e-300)))
+    return _Line(theta, value, low, high, tau, steps, blur, cut, wanted, tiny, work)
+
+
+def contour_curve(
+    composition: Composition, theta: float, epsilon: float, delta: float, *, rough: bool = False
+) -> Curve:
+    """Bounds on delta(.) from the line Re s = theta, tight near ``epsilon`` where it is about ``delta``.
+
+    ``rough``: epsilon is a guess, and a tenth of the work will do unless that is little anyway.
+    """
+    coarser = _ROUGH if rough else 1
+    line = _line(composition, theta, epsilon, delta, coarser)
+    # The saddle point may lie where rare large losses begin to rule, and the window is wide: a lower line has less of
+    # them, and costs a smaller wanted error.
+    while line.work > _MOST_WORK // 8:
+        lower_line = _line(composition, 0.7 * line.theta, epsilon, delta, coarser)
+        if lower_line.work > 0.8 * line.work or 10 * lower_line.wanted < composition.releases * _NUFFT:
+            break
+        line = lower_line
+    theta, value, low, high, tau, steps, blur, cut, wanted, tiny, _ = line
     heights = tau * np.arange(steps + 1, dtype=np.float64)
     exponent, roughness = _log_transform(composition, theta, heights)
     s = theta + 1j * heights
@@ -155,32 +267,60 @@ def contour_curve(composition: Composition, theta: float, epsilon: float, delta:
     kept = int(np.count_nonzero(after > 0.01 * max(cut, wanted)))
     slack += float(after[kept]) if kept < len(after) else 0.0
     kernel, heights = kernel[:kept], heights[:kept]
-    aliased = 2 * math.exp(-_TINY)
+    aliased = 2 * math.exp(-tiny)
+
+    known = low == composition.mostly_above
+    surplus, spill = _surplus(composition, theta, 2 * math.pi / tau, blur) if known else (None, 0.0)
 
     def integral(at: float) -> tuple[float, float]:
         """The integral at epsilon = ``at``, and the scale e^(K(theta) - theta at) its errors are relative to."""
         scale = math.exp(min(value - theta * at, 700.0))
-        return scale * tau / math.pi * float(np.sum((kernel * np.exp(-1j * heights * at)).real)), scale
+        body = scale * tau / math.pi * float(np.sum((kernel * np.exp(-1j * heights * at)).real))
+        return body if surplus is None else body - surplus(at), scale
 
     # Outside the window the surplus of aliasing is not bounded: there the trivial bounds stand.
     def lower(at: float) -> float:
         if at + blur > high:
             return 0.0
         body, scale = integral(max(at, low) + blur)
-        return min(1.0, max(0.0, body - scale * (cut + slack + aliased)))
+        return min(1.0, max(0.0, body - spill - scale * (cut + slack + aliased)) + composition.jumped(at)[0])
 
     def upper(at: float) -> float:
         if at - blur < low:
             return 1.0
         body, scale = integral(at - blur)
         reached = -composition.at_zero * math.expm1(min(at - 2 * blur, 0.0))
-        return min(1.0, max(0.0, body + scale * (cut + slack + aliased) + composition.cut_off + reached))
+        body = max(0.0, body + spill + scale * (cut + slack + aliased)) + reached
+        return min(1.0, body + composition.cut_off + composition.jumped(at)[1])
 
-    return Curve(lower, upper)
+    # Beyond this epsilon jumps are the greater part of delta, and their bound is of no use.
+    most = composition.least_jump + composition.mostly_above
+    return Curve(lower, upper, math.inf if composition.jumped(math.inf)[1] <= _RELATIVE_CUT * delta else most)
+
+
+def _surplus(
+    composition: Composition, theta: float, period: float, blur: float
+) -> tuple[Callable[[float], float], float]:
+    """What aliasing adds from below, where the loss almost never falls below a level: a formula, and its error.
+
+    For x <= level, delta(x) = E_P[1 - e^(x - L)] = P - Q e^x with the masses P and Q that are not let go, but for
+    e^x Q(L < x); blurred, e^x is multiplied by the mean of e^u. The trapezoidal rule adds it at x = epsilon - k period,
+    times e^(-k theta period).
+    """
+    by_p, by_q = composition.kept
+    knot = blur / _SPLINE
+    mean = 1.0
+    if blur > 0:
+        mean = (math.sinh((theta + 1) * knot) / math.sinh(theta * knot) * theta / (theta + 1)) ** _SPLINE
+    whole = by_p / math.expm1(min(theta * period, 700.0))
+    rising = by_q * mean / math.expm1(min((theta + 1) * period, 700.0))
+    level = composition.mostly_above
+    spill = math.exp(level) * composition.dip(level) / math.expm1(min(theta * period, 700.0))
+    return (lambda at: whole - rising * math.exp(min(at, 700.0))), spill
 
 
 def _blur_factor(heights: Array, theta: float, blur: float) -> Array:
-    """The transform on the line of a density on [-blur, blur]: e^(theta u) times a B-spline of order 8, normalised."""
+    """The transform on the line of a density on [-blur, blur]: e^(theta u) times a B-spline of order 12, normalised."""
     if blur == 0:
         return np.ones_like(heights)
     knot = blur / _SPLINE
@@ -270,25 +410,23 @@ def _log_transform(composition: Composition, theta: float, heights: Array) -> tu
         tilted = nodes.log_mass + theta * nodes.loss
         top = tilted.max(axis=1)
         weights = np.exp(tilted - top[:, None])
-        rows = max(1, int(4e6 // (points * len(heights))))
+        direct = points * len(heights) <= _DIRECT
+        rows = max(1, int(4e6 // (points * len(heights) if direct else 4 * len(heights) + points)))
         for start in range(0, len(family.counts), rows):
             chunk = slice(start, start + rows)
-            if points * len(heights) <= _DIRECT:
+            if direct:
                 waves = np.exp(1j * nodes.loss[chunk, :, None] * heights)
                 sums = np.einsum("rp,rph->rh", weights[chunk], waves)
             else:
-                sums = np.stack(
-                    [
-                        nonuniform_transform(row, loss * heights[1], len(heights))
-                        for row, loss in zip(weights[chunk], nodes.loss[chunk], strict=True)
-                    ]
-                )
+                sums = nonuniform_transform(weights[chunk], nodes.loss[chunk] * heights[1], len(heights))
             total = total + family.counts[chunk] @ (top[chunk, None] + np.log(sums))
             # Half of the rule at half the height resolves an oscillation half as well as the rule does at the top.
-            tried = heights[[0, len(heights) // 2]]
+            tried = heights[[0, len(heights) // 4, 3 * len(heights) // 8, len(heights) // 2]]
             ends = np.exp(1j * nodes.loss[chunk, :, None] * tried) * weights[chunk, :, None]
             worst = np.abs(2 * _half(ends, nodes.parts) - ends.sum(axis=1)).max(axis=1) / sums[:, 0].real
-            error += float(family.counts[chunk] @ (np.minimum(1e-3 * worst, 1e3 * worst**2) + 2e-14))
+            error += float(
+                family.counts[chunk] @ (np.minimum(1e-3 * worst, 1e3 * worst**2) + (2e-14 if direct else _NUFFT))
+            )
     return total, error
 
 
@@ -301,8 +439,8 @@ def _half(waves: ComplexArray | NDArray[np.float64], parts: tuple[slice, ...]) -
     return half
 
 
-def _cut_bound(composition: Composition, base: list[Nodes], theta: float, t_max: float, blur: float) -> float:
-    """Bound on the integral beyond t_max, relative to e^(K(theta) - theta epsilon)."""
+def _cut_bound(composition: Composition, base: list[Nodes], theta: float, t_max: float) -> float:
+    """Bound on the integral beyond t_max, relative to e^(K(theta) - theta epsilon), without a blur."""
     log_factor = -composition.precision * t_max * t_max / 2
     log_atoms = 0.0 if composition.precision == 0 else -math.inf
     for family, nodes in zip(composition.families, base, strict=True):
@@ -312,8 +450,7 @@ def _cut_bound(composition: Composition, base: list[Nodes], theta: float, t_max:
             log_atoms += float(family.counts @ np.log(atom))
     # The point mass that the atoms at loss 0 make was taken out of the integrand, so only the rest is cut off.
     beyond = math.exp(log_factor) - (math.exp(log_atoms) if log_atoms > -700 else 0.0)
-    blurred = min(1.0, _SPLINE / (t_max * blur)) ** _SPLINE if blur > 0 else 1.0
-    return max(beyond, 0.0) * blurred / (math.pi * t_max)
+    return max(beyond, 0.0) / (math.pi * t_max)
 
 
 def _decay(family: Family, nodes: Nodes, theta: float, t_max: float) -> tuple[Array, Array]:

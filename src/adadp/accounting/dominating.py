@@ -48,6 +48,11 @@ def sensitivity(neighbours: Neighbours) -> float:
     return 2.0 if neighbours is Neighbours.REPLACE_ONE else 1.0
 
 
+def moved(event: GaussianRelease) -> float:
+    """The same for one release of all records, which says how far replacing one of them moves it."""
+    return event.replaced if event.neighbours is Neighbours.REPLACE_ONE else 1.0
+
+
 def refuse_adaptive(accountant: str, event: Event) -> NoReturn:
     """Refuse: composition theorems fix the parameters in advance; those chosen on the way need a filter."""
     raise AdaptiveEvent(
@@ -104,7 +109,7 @@ class Lowering:
     def add(self, event: Event, count: int) -> None:
         """Take in ``count`` times ``event``."""
         if isinstance(event, GaussianRelease):
-            self.precision += count * (sensitivity(event.neighbours) / event.noise_multiplier) ** 2
+            self.precision += count * (moved(event) / event.noise_multiplier) ** 2
         elif isinstance(event, Selection):
             self.discrete.append(_randomised_response(event.epsilon, count))
         elif isinstance(event, (PoissonSampled, FixedSizeSampled)):
@@ -127,11 +132,10 @@ class Lowering:
         for kind, rows in self.groups.items():
             many = len(rows) > _MOST_DISTINCT
             self.loose |= many
-            q, mu, counts = (
-                np.array(column) for column in zip(*(_grouped(rows, self.below) if many else rows), strict=True)
-            )
-            families.append(kind(q, mu, counts, self.cap))
-        return Composition(self.precision, (*families, *self.discrete), self.cap, self.loose)
+            for alike in _alike(_grouped(rows, self.below) if many else rows):
+                q, mu, counts = (np.array(column) for column in zip(*alike, strict=True))
+                families.append(kind(q, mu, counts, self.cap))
+        return Composition(self.precision, (*families, *self.discrete), self.loose)
 
     def _unsupported(self, event: Event, reason: str) -> UnsupportedEvent:
         return UnsupportedEvent(
@@ -239,6 +243,16 @@ def _grouped(rows: list[tuple[float, float, float]], below: bool) -> list[tuple[
         chosen, total = grouped.get(key, (mu, 0.0))
         grouped[key] = (min(chosen, mu) if below else max(chosen, mu), total + count)
     return [(q, mu, total) for (q, _), (mu, total) in grouped.items()]
+
+
+def _alike(rows: list[tuple[float, float, float]]) -> list[list[tuple[float, float, float]]]:
+    """Many rows in groups whose mu are within a factor of 2: they need about as many nodes, and are one array."""
+    if len(rows) <= 16:
+        return [rows]
+    found: dict[int, list[tuple[float, float, float]]] = {}
+    for row in rows:
+        found.setdefault(math.floor(math.log2(row[1])), []).append(row)
+    return list(found.values())
 
 
 def _selection_shifts(selections: list[tuple[float, int]]) -> dict[float, float]:

@@ -16,9 +16,9 @@ from typing import Any
 
 from adadp import checks
 from adadp.accounting.answer import Answer, Status
-from adadp.accounting.orders import conversion
+from adadp.accounting.orders import ORDERS, conversion, largest_moment, minimise
 from adadp.accounting.renyi import log_moment
-from adadp.accounting.zcdp import epsilon_to_rho, rho_of, rho_to_epsilon
+from adadp.accounting.zcdp import largest_rho, rho_of, rho_to_epsilon, smallest_epsilon
 from adadp.errors import BudgetExceeded, InputError
 from adadp.events import AdaptivelyChosen, Event, Neighbours, describe, flatten, is_noiseless
 
@@ -50,6 +50,10 @@ class Filter(ABC):
     @abstractmethod
     def used(self) -> float:
         """The share of the budget that is spent, between 0 and 1 (more if it was overdrawn from outside)."""
+
+    def within(self, other: Filter) -> bool:
+        """Whether this budget allows no more than ``other`` does, but for the precision of a conversion."""
+        return self.epsilon <= other.epsilon * (1 + 1e-6)
 
     def admit(self, event: Event, count: int = 1) -> None:
         """Raise ``BudgetExceeded`` if ``count`` times ``event`` would pass the budget. Has no side effect."""
@@ -92,7 +96,8 @@ def _opened(event: Event, count: int) -> dict[Event, int]:
 class ZcdpFilter(Filter):
     """Admits releases while their rho adds up to at most ``rho``. The right one for reshuffled and full-batch training.
 
-    zCDP bounds every Renyi order by the same number, so the filter needs no order to be chosen.
+    Theorem (Feldman and Zrnic 2021, Theorem 4.3, at every order): the whole run is ``rho``-zCDP, whatever was chosen
+    on the way. Of rho-zCDP mechanisms nothing better than ``smallest_epsilon`` is true.
     """
 
     name = "zcdp-filter"
@@ -104,17 +109,17 @@ class ZcdpFilter(Filter):
             raise InputError("A zCDP filter needs exactly one of rho and epsilon.", fix="Pass rho=... or epsilon=...")
         if rho is None:
             epsilon = checks.positive("epsilon", epsilon)
-            rho = epsilon_to_rho(epsilon, delta)
+            rho = largest_rho(epsilon, delta)
         else:
             rho = checks.positive("rho", rho)
-            epsilon = rho_to_epsilon(rho, delta)
+            epsilon = smallest_epsilon(rho, delta)
         assert epsilon is not None
         super().__init__(epsilon, delta)
         self.rho = rho
         self._spent: dict[float, int] = {}
 
     def describe(self) -> dict[str, Any]:
-        return {"rule": self.name, "rho": self.rho, "delta": self.delta}
+        return {"rule": self.name, "rho": self.rho, "epsilon": self.epsilon, "delta": self.delta}
 
     def _costs(self, counts: dict[Event, int]) -> dict[float, int]:
         costs: dict[float, int] = {}
@@ -131,6 +136,9 @@ class ZcdpFilter(Filter):
         for rho, count in self._costs(counts).items():
             self._spent[rho] = self._spent.get(rho, 0) + count
 
+    def within(self, other: Filter) -> bool:
+        return isinstance(other, ZcdpFilter) and self.rho <= other.rho * (1 + 1e-6)
+
     @property
     def used(self) -> float:
         """The share of rho that is spent."""
@@ -145,7 +153,8 @@ class RdpFilter(Filter):
     theta epsilon + log delta_theta - conversion(theta), the expected (1 - e^(epsilon - L))+ is at most delta_theta.
     Every run ends within the budget of some order, and the shares add up to delta: the whole is (epsilon, delta)-DP.
 
-    One order loses nothing to the split. Give the releases to be ``expected`` and the one that admits most of them is
+    One order loses nothing to the split: the whole run then has this moment (Feldman and Zrnic 2021, Theorem 4.3), and
+    ``largest_moment`` is its budget. Give the releases to be ``expected`` and the order that admits most of them is
     used; without, six orders share delta.
     """
 
@@ -166,8 +175,11 @@ class RdpFilter(Filter):
         if not orders or any(checks.positive("order", order) <= 1 for order in orders):
             raise InputError(f"Orders must be greater than 1, got {orders}.", why="RDP is defined for alpha > 1.")
         self.orders = tuple(float(order) for order in orders)
-        share = math.log(self.delta / len(self.orders))
-        self._budget = [(a - 1) * self.epsilon + share - conversion(a - 1) for a in self.orders]
+        if len(self.orders) == 1:
+            self._budget = [largest_moment(self.orders[0] - 1, self.epsilon, self.delta)]
+        else:
+            share = math.log(self.delta / len(self.orders))
+            self._budget = [(a - 1) * self.epsilon + share - conversion(a - 1) for a in self.orders]
         if all(budget <= 0 for budget in self._budget):
             raise InputError(
                 f"None of the orders {self.orders} leaves a budget at epsilon {epsilon:g} and delta {delta:g}.",
@@ -180,13 +192,7 @@ class RdpFilter(Filter):
     def _best_order(self, expected: Event) -> float:
         """The order with the most room for ``expected``, in repetitions of it."""
         moment = log_moment(self.name, _opened(expected, 1))
-        candidates = [math.exp(0.1 * k) for k in range(-20, 100)]
-
-        def repetitions(theta: float) -> float:
-            room = theta * self.epsilon + math.log(self.delta) - conversion(theta)
-            return room / moment(theta) if room > 0 else -math.inf
-
-        return max(candidates, key=repetitions) + 1
+        return minimise(lambda t: -largest_moment(t, self.epsilon, self.delta) / moment(t), ORDERS)[1] + 1
 
     def describe(self) -> dict[str, Any]:
         return {"rule": self.name, "epsilon": self.epsilon, "delta": self.delta, "orders": list(self.orders)}
@@ -211,3 +217,27 @@ class RdpFilter(Filter):
     def used(self) -> float:
         """The share that is spent at the order with the most room."""
         return min(spent / budget for spent, budget in zip(self._spent, self._budget, strict=True) if budget > 0)
+
+
+def filter_like(description: object) -> Filter:
+    """The filter that describes itself so, as in the header of a ledger.
+
+    A ``zcdp-filter`` without an epsilon was written when rho was converted by rho + 2 sqrt(rho log(1/delta)), which is
+    larger than ``smallest_epsilon``: what was certified then is still true.
+    """
+    body = dict(description) if isinstance(description, dict) else {}
+    rule = body.pop("rule", None)
+    try:
+        if rule == RdpFilter.name:
+            found: Filter = RdpFilter(epsilon=body["epsilon"], delta=body["delta"], orders=tuple(body["orders"]))
+        elif rule == ZcdpFilter.name:
+            found = ZcdpFilter(rho=body["rho"], delta=body["delta"])
+            stated = body.get("epsilon", rho_to_epsilon(body["rho"], body["delta"]))
+            if stated < found.epsilon * (1 - 1e-9):
+                raise InputError(f"rho {body['rho']:g} does not give epsilon {stated:g} at delta {body['delta']:g}.")
+            found.epsilon = stated
+        else:
+            raise InputError(f"{description!r} is no filter.")
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{description!r} is no complete description of a filter: {error}.") from None
+    return found

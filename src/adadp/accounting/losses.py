@@ -24,7 +24,9 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +36,20 @@ Array = NDArray[np.float64]
 
 NEGLIGIBLE = 42.0
 """Nodes whose tilted density is below e^-42 of the largest are left out: 6e-19 of the mass each."""
+_UNSEEN = 34.0
+"""The same where rounding of 2e-14 is allowed for."""
 _REACH = 9.5
 """Standard deviations kept on each side of a Gaussian bump: its tails beyond hold 2e-21."""
 _TAPER = 0.1
 """Width, in standard deviations, over which the density is let down to 0 at the cap."""
-_RESOLVED = 28.0
-"""Oscillations are resolved wherever the tilted density exceeds e^-28 of the largest."""
+_STEEP = 0.03
+"""The same for a cap on the loss, in units of the log likelihood ratio y: the cap is sharp to a factor of 4/3."""
+_AHEAD = 10.0
+"""Widths of the taper before the cap where the nodes begin to be denser: ndtr(-10) is nothing."""
+_SMOOTH = 8.6
+"""Highest frequency of a standard normal density, for an error of e^-37."""
+_FAST = 20.0
+"""Frequency that oscillations are slowed down to: more saves nodes where the loss runs fast, and costs elsewhere."""
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -66,6 +76,11 @@ class Family(ABC):
         self.atom = np.zeros_like(counts)
         """Probability that the loss is exactly 0, per release."""
 
+    @property
+    def let_go(self) -> float:
+        """Bound on the probability that any outcome lies beyond the cap, where the tapered density has let it go."""
+        return 0.0
+
     @abstractmethod
     def nodes(self, low: float, high: float, frequency: float = 0.0, least: int = 3, most: int = 1 << 20) -> Nodes:
         """A quadrature good for exp(s L) with Re s in [low, high] and |Im s| <= ``frequency``.
@@ -84,12 +99,21 @@ class SmoothFamily(Family):
 
     shifted = True
     """Whether P has a part around mu, not only around 0."""
+    rising = 1.0
+    """1 if the loss rises with the quadrature variable, -1 if it falls."""
 
     def __init__(self, q: Array, mu: Array, counts: Array, cap: float = math.inf) -> None:
         super().__init__(counts)
         self.q = q
         self.mu = mu
         self.cap = cap
+        self.taper = np.full_like(mu, _TAPER)
+        self.last = cap + (mu if self.shifted else 0 * mu)
+        """Outcomes beyond it are let go, over ``taper`` on either side."""
+
+    @property
+    def let_go(self) -> float:
+        return 2 * float(self.counts.sum()) * float(ndtr(-self.cap / math.hypot(1, _TAPER)))
 
     @abstractmethod
     def _pull(self, tilt: float) -> Array:
@@ -102,50 +126,99 @@ class SmoothFamily(Family):
     def _interval(self, low: float, high: float) -> tuple[Array, Array]:
         """Where u must run, per release, for every tilt between ``low`` and ``high``."""
         ends = np.stack([self._pull(low), self._pull(high), 0 * self.mu])
-        left_cap, right_cap = self._caps()
-        return (
-            np.maximum(ends.min(axis=0) - _REACH, left_cap - 3.0),
-            np.minimum(ends.max(axis=0) + _REACH, right_cap + 3.0),
-        )
+        return ends.min(axis=0) - _REACH, np.minimum(ends.max(axis=0) + _REACH, self.last + _REACH * self.taper)
 
-    def _caps(self) -> tuple[Array, Array]:
-        return 0 * self.mu - self.cap, self.cap + (self.mu if self.shifted else 0 * self.mu)
+    def _slowed(self, v: Array, last: Array) -> tuple[Array, Array]:
+        """The u of v, and du/dv: v + a constant far from the cap, in units of the taper from shortly before it on."""
+        taper = self.taper[:, None]
+        before = -(v + _AHEAD)
+        small = np.exp(-np.abs(before))
+        u = last + taper * v - (1 - taper) * (np.maximum(before, 0.0) + np.log1p(small))
+        return u, taper + (1 - taper) * np.where(before > 0, 1.0, small) / (1 + small)
 
-    def _tapered(self, u: Array) -> tuple[Array, Array, Array]:
-        """``_evaluate`` with the density let down to 0 beyond the caps."""
+    def _losses(self, v: Array, last: Array) -> tuple[Array, Array]:
+        """The loss and |dL/dv|."""
+        u, du = self._slowed(v, last)
+        _, loss, slope = self._evaluate(u)
+        return loss, slope * du
+
+    def _points(self, v: Array, last: Array) -> tuple[Array, Array, Array]:
+        """Log of the P-density of v, let down to 0 at the cap, the loss, and |dL/dv|."""
+        u, du = self._slowed(v, last)
         density, loss, slope = self._evaluate(u)
-        left, right = self._caps()
-        for inside in (right[:, None] - u, u - left[:, None]):
-            if (near := inside < 10 * _TAPER).any():
-                density[near] += log_ndtr(inside[near] / _TAPER)
-        return density, loss, slope
+        if (near := v > -_AHEAD).any():
+            rows = np.broadcast_to(self.taper[:, None], v.shape)[near]
+            inside = (np.broadcast_to(self.last[:, None], v.shape)[near] - u[near]) / rows
+            density[near] += log_ndtr(inside)
+        return density + np.log(du), loss, slope * du
 
     def nodes(self, low: float, high: float, frequency: float = 0.0, least: int = 3, most: int = 1 << 20) -> Nodes:
         left, right = self._interval(low, high)
-        scout = _grid(left, right, max(64, int(2.2 * float(np.max(right - left)))))
-        density, loss, slope = self._tapered(scout)
-        kept_left, kept_right = scout[:, -1].copy(), scout[:, 0].copy()
-        waves = np.zeros_like(left)
-        for tilt in {low, high}:
-            tilted = density + tilt * loss
-            depth = tilted.max(axis=1, keepdims=True) - tilted
-            kept = depth < NEGLIGIBLE
-            first, last = kept.argmax(axis=1), kept.shape[1] - 1 - kept[:, ::-1].argmax(axis=1)
-            rows = np.arange(len(left))
-            kept_left = np.minimum(kept_left, scout[rows, np.maximum(first - 1, 0)])
-            kept_right = np.maximum(kept_right, scout[rows, np.minimum(last + 1, kept.shape[1] - 1)])
-            waves = np.maximum(waves, np.where(depth < _RESOLVED, slope, 0).max(axis=1))
-        # A Gaussian times e^(i f u) needs a step of 2 pi / (8.6 + f) for an error of e^-37, and the taper one narrower
-        # by its width; the branch point of log w at Im y = pi adds the limit 0.5 / mu. All with a margin of 1.3.
-        step = np.minimum(2 * math.pi / (8.6 + frequency * waves), 0.5 / np.maximum(self.mu, 0.5))
-        left_cap, right_cap = self._caps()
-        at_cap = (kept_right > right_cap - 1) | (kept_left < left_cap + 1)
-        step = np.where(at_cap, np.minimum(step, 2 * math.pi / 8.6 * _TAPER), step) / 1.3
-        size = max(min(int(np.max((kept_right - kept_left) / step)) + 3, most), least)
-        u = _grid(kept_left, kept_right, size)
-        spacing = ((kept_right - kept_left) / (size - 1))[:, None]
-        density, loss, slope = self._tapered(u)
-        return Nodes(density + np.log(spacing), loss, spacing * slope, (slice(0, size),))
+        # Where no cap is in reach the map is the identity, but for a constant.
+        last = np.where(self.last < right + 2, self.last, right + 40.0)[:, None]
+        start, end = left - last[:, 0] - _AHEAD, np.minimum(right - last[:, 0] - _AHEAD + 1, _REACH)
+        scout = _grid(start, np.where(last[:, 0] == self.last, _REACH, end), _scouts(start, end))
+        density, loss, slope = self._points(scout, last)
+        tilts = [density + tilt * loss for tilt in {low, high}]
+        ignored = NEGLIGIBLE if frequency == 0 else _UNSEEN
+        kept = np.any([tilted.max(axis=1, keepdims=True) - tilted < ignored for tilted in tilts], axis=0)
+        rows, most_right = np.arange(len(left)), scout.shape[1] - 1
+        first = np.maximum(kept.argmax(axis=1) - 1, 0)
+        final = np.minimum(most_right - kept[:, ::-1].argmax(axis=1) + 1, most_right)
+        # A Gaussian times e^(i f v) needs a step of 2 pi / (8.6 + f) for an error of e^-37; the branch point of log w
+        # at Im y = pi adds the limit 0.5 / mu. Both with a margin of 1.3.
+        limit = 0.5 / np.maximum(self.mu, 0.5)
+        if frequency == 0:
+            steps = np.minimum(2 * math.pi / _SMOOTH, limit) / 1.3
+            start, end = scout[rows, first], scout[rows, final]
+            size = max(min(int(np.max((end - start) / steps)) + 3, most), least)
+            v, spacing = _grid(start, end, size), ((end - start) / (size - 1))[:, None]
+            stretch = np.ones_like(v)
+            density, loss, slope = self._points(v, last)
+        else:
+            # In x = kappa v + beta L(v) e^(i f L) has no frequency above 20: nodes are dense where the loss runs fast.
+            step = 2 * math.pi / (_SMOOTH + _FAST) / 1.3
+            beta, kappa = frequency / _FAST, np.maximum(1.0, 1.3 * step / limit)[:, None]
+            begin, finish = scout[rows, first], scout[rows, final]
+            plain = kappa[:, 0] * (finish - begin)
+            run = self.rising * (loss[rows, final] - loss[rows, first])
+            if (longest := float(np.max(plain + beta * run))) > (most - 3) * step:
+                # Too few nodes: high frequencies are given up first, which the half of the rule then shows.
+                least_length = float(plain.max())
+                beta *= max((most - 3) * step - least_length, 0.0) / max(longest - least_length, 1e-300)
+            along = kappa * scout + beta * self.rising * loss
+            start, end = along[rows, first], along[rows, final]
+            size = max(min(int(np.max((end - start) / step)) + 3, most), least)
+            spacing = ((end - start) / (size - 1))[:, None]
+            table = _grid(begin, finish, max(64, int(np.max((finish - begin) * np.maximum(self.mu, 1.0) / 0.15))))
+            v = self._inverted(_grid(start, end, size), table, (kappa, beta), last)
+            density, loss, slope = self._points(v, last)
+            stretch = kappa + beta * slope
+        width = spacing / stretch
+        return Nodes(density + np.log(width), loss, width * slope, (slice(0, size),))
+
+    def _inverted(self, along: Array, table: Array, scales: tuple[Array, float], last: Array) -> Array:
+        """The v with kappa v + beta L(v) = ``along``: cubic interpolation of a table, then Newton's method twice."""
+        kappa, beta = scales
+        loss, slope = self._losses(table, last)
+        values, steep = kappa * table + beta * self.rising * loss, kappa + beta * slope
+        cells = np.stack([np.searchsorted(row, x) for row, x in zip(values, along, strict=True)]) - 1
+        rows, cells = np.arange(len(table))[:, None], np.clip(cells, 0, table.shape[1] - 2)
+        start, width = values[rows, cells], values[rows, cells + 1] - values[rows, cells]
+        share = np.clip((along - start) / width, 0.0, 1.0)
+        low, rise = table[rows, cells], table[rows, cells + 1] - table[rows, cells]
+        left, right = width / steep[rows, cells] - rise, rise - width / steep[rows, cells + 1]
+        v = low + share * rise + share * (1 - share) * ((1 - share) * left + share * right)
+        for _ in range(2):
+            loss, slope = self._losses(v, last)
+            gap = kappa * v + beta * self.rising * loss - along
+            v = np.clip(v - gap / (kappa + beta * slope), low, low + rise)
+        return np.asarray(v)
+
+
+def _scouts(start: Array, end: Array) -> int:
+    """How many points find where the mass is."""
+    return max(96, int(3 * float(np.max(end - start))))
 
 
 def _grid(left: Array, right: Array, size: int) -> Array:
@@ -173,17 +246,63 @@ class _PoissonOneSided(SmoothFamily):
     def __init__(self, q: Array, mu: Array, counts: Array, cap: float = math.inf, shift: float = 0.0) -> None:
         super().__init__(q, mu, counts, cap)
         self.shift = shift
+        self.jumps = np.zeros(len(mu), dtype=bool)
+        """Where outcomes are let go because of their loss."""
 
     def _y(self, u: Array) -> Array:
         mu = self.mu[:, None]
         return mu * u - mu * mu / 2 + self.shift
 
+    def _moved(self, power: float) -> Array:
+        """Where the bump of phi(u) w^power is, at most: w^power is between 1 and e^(power y).
+
+        For a negative power the mode, u = power d(log w)/du, is nearer to 0 than that with the slope at 0, which falls.
+        """
+        slope = 1.0 if power > 0 else _mix_slope(self.q, -(self.mu**2) / 2 + self.shift)
+        return np.asarray(power * self.mu * slope)
+
+    def within(self, loss: float) -> _PoissonOneSided:
+        """The same, with outcomes whose |loss| exceeds about ``loss`` let go, half of those at ``loss``."""
+        found = copy(self)
+        # log w = loss at y = log((e^loss - 1 + q) / q)
+        y = loss + np.log1p(-(1 - self.q) * math.exp(-loss)) - np.log(self.q) - self.shift
+        reached = (y + self.mu**2 / 2) / self.mu
+        found.jumps = reached < self.last
+        found.last = np.minimum(reached, self.last)
+        found.taper = np.where(found.jumps, np.minimum(_TAPER, _STEEP / self.mu), _TAPER)
+        return found
+
+    @property
+    def least_jump(self) -> float:
+        """The least |loss| of what ``within`` lets go of: that ten widths of the taper before the cap."""
+        first = np.where(self.jumps, self.last - _AHEAD * self.taper, math.inf)
+        y = self.mu * first - self.mu**2 / 2 + self.shift
+        return float(_log_mix(self.q, y).min())
+
 
 class PoissonRemove(_PoissonOneSided):
     """The record is in the first data set only: P is the mixture."""
 
+    @property
+    def jump(self) -> tuple[float, float]:
+        """The probabilities, by P and by Q, that some outcome is let go because of its loss, for a shift of 0."""
+        return self.beyond(self.jumps)
+
+    @property
+    def let_go(self) -> float:
+        return self.beyond(~self.jumps)[0]
+
+    def beyond(self, rows: NDArray[np.bool_]) -> tuple[float, float]:
+        """The probabilities that an outcome of some release in ``rows`` lies beyond the cap."""
+        spread = np.hypot(1, self.taper)
+        absent, present = ndtr(-self.last / spread), ndtr((self.mu - self.last) / spread)
+        with np.errstate(divide="ignore"):
+            by_p, by_q = np.log1p(-(1 - self.q) * absent - self.q * present), np.log1p(-absent)
+        counts = self.counts[rows]
+        return -math.expm1(float(counts @ by_p[rows])), -math.expm1(float(counts @ by_q[rows]))
+
     def _pull(self, tilt: float) -> Array:
-        return (tilt + 1) * self.mu  # phi(u) w^(tilt + 1), w^a between 1 and e^(a y)
+        return self._moved(tilt + 1)  # phi(u) w^(tilt + 1)
 
     def _evaluate(self, u: Array) -> tuple[Array, Array, Array]:
         y = self._y(u)
@@ -195,9 +314,15 @@ class PoissonAdd(_PoissonOneSided):
     """The record is in the second data set only: Q is the mixture, and the loss never exceeds -log(1 - q)."""
 
     shifted = False
+    rising = -1.0
+
+    @property
+    def let_go(self) -> float:
+        rows = ~self.jumps
+        return float(self.counts[rows] @ ndtr(-self.last[rows] / math.hypot(1, _TAPER)))
 
     def _pull(self, tilt: float) -> Array:
-        return -tilt * self.mu  # phi(u) w^(-tilt)
+        return self._moved(-tilt)  # phi(u) w^(-tilt)
 
     def _evaluate(self, u: Array) -> tuple[Array, Array, Array]:
         y = self._y(u)
@@ -227,6 +352,7 @@ class FixedSizeReplace(SmoothFamily):
 
     def __init__(self, q: Array, mu: Array, counts: Array, cap: float = math.inf) -> None:
         super().__init__(q, mu, counts, cap)
+        self.last = cap + mu / 2
         positive = q * ndtr(mu / 2) + (1 - q) * ndtr(-mu / 2)
         self.atom = np.asarray(1 - positive - ndtr(-mu / 2))
 
@@ -236,9 +362,6 @@ class FixedSizeReplace(SmoothFamily):
     def _interval(self, low: float, high: float) -> tuple[Array, Array]:
         # y = mu softplus(v): v down to -40 leaves e^-40 of the half line out at y = 0; the right end as for Poisson.
         return 0 * self.mu - 40.0, super()._interval(low, high)[1]
-
-    def _caps(self) -> tuple[Array, Array]:
-        return 0 * self.mu - math.inf, self.cap + self.mu / 2
 
     def _evaluate(self, u: Array) -> tuple[Array, Array, Array]:
         """The positive half, as a function of v."""
@@ -306,6 +429,10 @@ class Mixture(Family):
         self.parts = parts
         self.weights = weights
 
+    @property
+    def let_go(self) -> float:
+        return self.parts[0].let_go  # a bound that does not depend on the shift: the weights of e^shift add up to 1
+
     def nodes(self, low: float, high: float, frequency: float = 0.0, least: int = 3, most: int = 1 << 20) -> Nodes:
         pieces = [part.nodes(low, high, frequency, least, most) for part in self.parts]
         log_mass = [piece.log_mass + math.log(weight) for piece, weight in zip(pieces, self.weights, strict=True)]
@@ -324,9 +451,12 @@ class Composition:
 
     precision: float
     families: tuple[Family, ...]
-    cap: float = math.inf
     loose: bool = False
     """Whether something in it was replaced by what costs more, so that nothing is known from below."""
+    least_jump: float = math.inf
+    """The least loss of outcomes that were let go because of it."""
+    dips: tuple[tuple[float, float], ...] = ()
+    """Pairs (b, k) for which Q(L < x) <= e^(k + b x)."""
 
     @property
     def releases(self) -> float:
@@ -341,10 +471,90 @@ class Composition:
         with np.errstate(divide="ignore"):
             return math.exp(sum(float(family.counts @ np.log(family.atom)) for family in self.families))
 
+    @cached_property
+    def lowest(self) -> float:
+        """What the summed loss never falls below."""
+        if self._one_kind(PoissonRemove):
+            return float(sum(family.counts @ np.log1p(-family.q) for family in self._one_sided))
+        return -math.inf
+
+    @cached_property
+    def highest(self) -> float:
+        """What the summed loss never exceeds."""
+        if self._one_kind(PoissonAdd):
+            return -float(sum(family.counts @ np.log1p(-family.q) for family in self._one_sided))
+        return math.inf
+
+    def _one_kind(self, kind: type[_PoissonOneSided]) -> bool:
+        return self.precision == 0 and all(type(family) is kind for family in self.families)
+
     @property
+    def _one_sided(self) -> list[_PoissonOneSided]:
+        return [family for family in self.families if isinstance(family, _PoissonOneSided)]
+
+    def around(self, epsilon: float) -> Composition:
+        """The same without jumps: outcomes whose loss is so large that the sum almost surely exceeds ``epsilon``, or so
+        negative that it cannot.
+
+        They stretch the range of the loss, up to a million times beyond epsilon, and make the integral hard. What they
+        add to delta needs none (``jumped``).
+        """
+        if math.isfinite(self.highest):
+            capped = [family.within(1.7 * self.highest) for family in self._one_sided]
+            found = replace(self, families=tuple(capped))
+            return found if min(family.least_jump for family in capped) >= self.highest else self
+        if not math.isfinite(self.lowest):
+            return self
+        # E_Q[e^(-b L)] = E_P[e^(-(1 + b) L)], and Chernoff's inequality.
+        scale = 1 / math.sqrt(max(self.cumulants(-1.0)[2], 1e-300))
+        dips = tuple((scale * b, self.cumulants(-1 - scale * b)[0]) for b in (0.5, 1.0, 2.0, 4.0, 8.0))
+        found = replace(self, dips=dips)
+        loss = 1.7 * (1.35 * epsilon - found.mostly_above)
+        capped = [family.within(loss) for family in self._one_sided]
+        return replace(found, families=tuple(capped), least_jump=min(family.least_jump for family in capped))
+
+    def dip(self, x: float) -> float:
+        """Bound on Q(L < x)."""
+        if x < self.lowest:
+            return 0.0
+        return min((math.exp(min(k + b * x, 0.0)) for b, k in self.dips), default=1.0)
+
+    @cached_property
+    def mostly_above(self) -> float:
+        """A level with Q(L < level) <= 1e-6, by ``dip``; the loss may never fall below it."""
+        return max([self.lowest, *((math.log(1e-6) - k) / b for b, k in self.dips)])
+
+    @cached_property
     def cut_off(self) -> float:
-        """Bound on the probability that any outcome lies beyond the cap, where the tapered density has let it go."""
-        return 2 * self.releases * float(ndtr(-self.cap / math.hypot(1, _TAPER)))
+        """Bound on the probability that an outcome was let go for another reason than its loss."""
+        return sum(family.let_go for family in self.families)
+
+    @cached_property
+    def _jump(self) -> tuple[float, float]:
+        found = [family.jump for family in self.families if isinstance(family, PoissonRemove)]
+        return _either([by_p for by_p, _ in found]), _either([by_q for _, by_q in found])
+
+    @cached_property
+    def kept(self) -> tuple[float, float]:
+        """The probabilities, by P and by Q, that no outcome was let go, where the record was removed."""
+        found = [
+            family.beyond(np.ones_like(family.jumps)) for family in self.families if isinstance(family, PoissonRemove)
+        ]
+        return math.prod(1 - by_p for by_p, _ in found), math.prod(1 - by_q for _, by_q in found)
+
+    def jumped(self, epsilon: float) -> tuple[float, float]:
+        """(low, high) around what runs with a jump (event A) add to delta(epsilon).
+
+        E_P[(1 - e^(epsilon - L))+; A] is at least E_P[1 - e^(epsilon - L); A] = P(A) - e^epsilon Q(A), and more than it
+        by at most e^epsilon Q(A, L < epsilon): the other losses, which are independent of the jump, make up for it. If
+        the record was added, jumps bring the sum below 0, and add nothing.
+        """
+        if not self._one_kind(PoissonRemove):
+            return 0.0, 0.0
+        by_p, by_q = self._jump
+        tilted = math.exp(min(epsilon, 700.0)) * by_q
+        low = max(0.0, by_p - tilted)
+        return low * (1 - 1e-9), min(by_p, low + tilted * self.dip(epsilon - self.least_jump)) * (1 + 1e-9)
 
     def cumulants(self, theta: float) -> tuple[float, float, float]:
         """K, K' and K'' at real ``theta``, where K(theta) = log E_P[e^(theta L)] of the sum."""
@@ -363,6 +573,11 @@ class Composition:
             first += float(family.counts @ mean)
             second += float(family.counts @ variance)
         return value, first, second
+
+
+def _either(chances: list[float]) -> float:
+    """The probability that one of several independent events happens, without losing digits."""
+    return -math.expm1(sum(math.log1p(-min(chance, 1 - 1e-16)) for chance in chances)) if chances else 0.0
 
 
 def cap_for(releases: float, ignored: float) -> float:

@@ -14,14 +14,20 @@ from adadp.accounting.dominating import compositions
 from adadp.accounting.losses import Composition
 from adadp.accounting.ranged import ranged_lot
 from adadp.accounting.renyi import RdpAccountant
-from adadp.events import Event, Repeated, Selection, SelectionMechanism, compose
+from adadp.events import Event, Repeated, Selection, SelectionMechanism, compose, flatten
 
 _IGNORED = 1e-4
 """Outcomes that together have this share of delta are cut off (and added to the upper bound)."""
 _NOTHING = 1e-25
 """Chernoff bounds on delta below this are answered as they are: no delta anybody asks for is smaller."""
 
-
+_TIGHT = 5e-4
+"""Brackets narrower than this, relative to epsilon, are left as they are."""
+_NEAR = 0.1
+"""How far epsilon may be from where a line was put, relatively, for another line not to be worth it."""
+_MOST_LINES = 12
+_LEAST_DELTA = 1e-100
+"""Below it an integral of such a size, and its errors, come too near to the smallest numbers there are."""
 _LEAST = 1e-300
 """Where the logarithm of a bound on delta ends."""
 
@@ -38,6 +44,9 @@ class PldAccountant(Accountant):
     _rdp = RdpAccountant()
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
+        if delta < _LEAST_DELTA:
+            bound = self._rdp.epsilon(_composed(counts), delta).epsilon
+            return Bracket(0.0, bound, f"a Renyi bound: delta is below {_LEAST_DELTA:g}")
         above = compositions(self.name, counts, _IGNORED * delta)
         low, high = _worse_epsilon(above, delta)
         if any(composition.loose for composition in above):
@@ -47,6 +56,19 @@ class PldAccountant(Accountant):
             rdp = self._rdp.epsilon(_composed(counts), delta)
             low, high = min(low, rdp.epsilon), min(high, rdp.epsilon)
         return Bracket(low, high)
+
+    def roughly(self, event: Event | None, delta: float) -> float:
+        if _has_bounded_range(flatten(event)) if event is not None else True:
+            return self.epsilon(event, delta).epsilon
+
+        def question(counts: dict[Event, int]) -> Bracket:
+            first = compositions(self.name, counts, _IGNORED * delta)[0]
+            if first.releases <= 1 or not first.families:
+                return self._epsilon(counts, delta)
+            about = _saddle_epsilon(first, delta)[0]
+            return Bracket(about, about)
+
+        return self._ask(event, question, math.inf).high
 
     def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
         guess = 1e-20
@@ -71,7 +93,7 @@ def _worse_epsilon(found: list[Composition], delta: float) -> tuple[float, float
     low, high = 0.0, 0.0
     for composition in found:
         # The second order of the data sets matters only if it needs more than the first.
-        if composition.releases == 0 or (high > 0 and _delta_bracket(composition, high, delta)[1] <= delta):
+        if composition.releases == 0 or (high > 0 and _delta_bracket(composition, high, delta, delta)[1] <= delta):
             continue
         at_low, at_high = _epsilon_bracket(composition, delta)
         low, high = max(low, at_low), max(high, at_high)
@@ -99,33 +121,49 @@ def _composed(counts: dict[Event, int]) -> Event:
 
 def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, float]:
     """(low, high) around the smallest epsilon >= 0 with delta(epsilon) <= ``delta``."""
-    theta = saddle_point(composition, log_delta=math.log(delta))
-    epsilon = max(composition.cumulants(theta)[1] - 1 / theta - 1 / (theta + 1), 0.0)
+    epsilon, theta = _saddle_epsilon(composition, delta)
     if (direct := direct_curve(composition)) is not None:
         return _invert(direct, delta, epsilon, 1 / theta)
-    low, high = 0.0, math.inf
-    while True:
+    low, high, rough = 0.0, math.inf, True
+    for _ in range(_MOST_LINES):
         width = high - low
-        at_low, at_high = _invert(contour_curve(composition, theta, epsilon, delta), delta, epsilon, 1 / theta)
+        near = composition.around(epsilon)
+        theta = saddle_point(near, epsilon=epsilon, near=theta)
+        curve = contour_curve(near, theta, epsilon, delta, rough=rough)
+        at_low, at_high = _invert(curve, delta, epsilon, 1 / theta)
         low, high = max(low, at_low), min(high, at_high)
+        if math.isinf(high):  # the outcomes that were let go are those that count
+            epsilon = max(3 * epsilon, 1.1 * low, 0.1 / theta)
+            continue
         middle = (low + high) / 2
-        if abs(middle - epsilon) <= max(0.3 / theta, 0.1 * epsilon) or high - low > 0.7 * width:
+        there = abs(middle - epsilon) <= _NEAR * epsilon or high - low > 0.7 * width
+        if high - low <= _TIGHT * high or (there and not rough):
             break  # the line was the right one, or another one does not help
+        rough = not there and high - low > _NEAR * high
         epsilon = middle
-        theta = saddle_point(composition, epsilon=epsilon)
     return low, high
 
 
-def _delta_bracket(composition: Composition, epsilon: float, guess: float) -> tuple[float, float]:
-    """(low, high) around delta(epsilon), tight if that is about ``guess`` or more."""
+def _saddle_epsilon(composition: Composition, delta: float) -> tuple[float, float]:
+    """The epsilon of the saddle-point approximation, and its theta: an estimate."""
+    theta = saddle_point(composition, log_delta=math.log(delta))
+    return max(composition.cumulants(theta)[1] - 1 / theta - 1 / (theta + 1), 0.0), theta
+
+
+def _delta_bracket(composition: Composition, epsilon: float, guess: float, enough: float = 0.0) -> tuple[float, float]:
+    """(low, high) around delta(epsilon), tight if that is about ``guess`` or more, and more than ``enough``."""
+    if epsilon > composition.highest * (1 + 1e-9):
+        return 0.0, 0.0
     if (direct := direct_curve(composition)) is not None:
         return direct.bounds(epsilon)
-    theta = saddle_point(composition, epsilon=epsilon)
-    chernoff = math.exp(min(log_chernoff(composition, theta, epsilon), 0.0))
-    most = chernoff + composition.cut_off
-    if chernoff <= max(_NOTHING, composition.cut_off):
-        return 0.0, most
-    low, high = contour_curve(composition, theta, epsilon, min(guess, most)).bounds(epsilon)
+    near = composition.around(epsilon)
+    theta = saddle_point(near, epsilon=epsilon)
+    chernoff = math.exp(min(log_chernoff(near, theta, epsilon), 0.0))
+    least, most = near.jumped(epsilon)
+    most += chernoff + near.cut_off
+    if chernoff <= max(_NOTHING, near.cut_off) or most <= enough:
+        return least, most
+    low, high = contour_curve(near, theta, epsilon, min(guess, most)).bounds(epsilon)
     return min(low, most), min(high, most)
 
 
@@ -133,20 +171,25 @@ def _invert(curve: Curve, delta: float, near: float, scale: float) -> tuple[floa
     """Where the lower and the upper bound on delta(epsilon) pass ``delta``: a bracket for epsilon."""
     return (
         _crossing(curve.lower, delta, near, scale)[0],
-        _crossing(curve.upper, delta, near, scale)[1],
+        _crossing(curve.upper, delta, min(near, curve.most), scale, curve.most)[1],
     )
 
 
-def _crossing(bound: Callable[[float], float], delta: float, near: float, scale: float) -> tuple[float, float]:
+def _crossing(
+    bound: Callable[[float], float], delta: float, near: float, scale: float, most: float = math.inf
+) -> tuple[float, float]:
     """An interval of relative width about 1e-9 at whose left end ``bound`` exceeds ``delta``, and at whose right not.
 
-    It is searched from ``near`` outwards, where the bounds are tight; (0, 0) where ``bound`` exceeds it nowhere.
+    It is searched from ``near`` outwards, where the bounds are tight; (0, 0) where ``bound`` exceeds it nowhere, and
+    an infinite right end where it still does at ``most``.
     """
     low = high = near
     reach = max(scale, 1e-9 * near)
     if bound(near) > delta:
         while bound(high) > delta:
-            low, high, reach = high, high + reach, 2 * reach
+            if high >= most:
+                return high, math.inf
+            low, high, reach = high, min(high + reach, most), 2 * reach
     else:
         while bound(low) <= delta:
             if low == 0:

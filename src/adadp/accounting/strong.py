@@ -11,6 +11,7 @@ from adadp.accounting.contour import gaussian_delta
 from adadp.accounting.dominating import (
     costliest_batch,
     gaussian_multiplier,
+    moved,
     refuse_adaptive,
     refuse_best_of,
     sensitivity,
@@ -62,7 +63,7 @@ class StrongComposition(Accountant):
             refuse_best_of(self.name, event)
         q, multiplier, factor = 1.0, None, sensitivity(event.neighbours)
         if isinstance(event, GaussianRelease):
-            multiplier = event.noise_multiplier
+            multiplier, factor = event.noise_multiplier, moved(event)
         elif isinstance(event, ReshuffledEpoch):
             multiplier = costliest_batch(event)
         elif isinstance(event, PoissonSampled):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 
+from scipy.optimize import brentq
+
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
 from adadp.accounting.dominating import (
     gaussian_multiplier,
+    moved,
     refuse_adaptive,
     refuse_best_of,
     sampling_rate,
-    sensitivity,
 )
+from adadp.accounting.orders import largest_moment, minimise
 from adadp.errors import UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,
@@ -43,10 +46,33 @@ def rho_to_delta(rho: float, epsilon: float) -> float:
     return math.exp(-((epsilon - rho) ** 2) / (4 * rho)) if epsilon > rho else 1.0
 
 
-def epsilon_to_rho(epsilon: float, delta: float) -> float:
-    """The largest rho whose conversion is (epsilon, delta)."""
+def largest_rho(epsilon: float, delta: float) -> float:
+    """The largest rho for which *every* rho-zCDP mechanism is (epsilon, delta)-DP; up to 1e-9 less.
+
+    rho-zCDP says K(theta) <= rho theta (theta + 1) at every theta > 0, and each order alone gives a valid bound:
+    rho = sup over theta of ``largest_moment`` / (theta (theta + 1)). Two coins reach it: at the best order their
+    moments are within rho theta (theta + 1) at all others too, so they are a rho-zCDP mechanism with this very delta
+    (docs/accounting.md). The Gaussian release, of which more is known than its rho, has a smaller delta.
+    """
+    # The classic conversion has its best order at sqrt(log(1/delta) / rho); the optimal one is lower, or little higher.
     log = math.log(1 / delta)
-    return (math.sqrt(log + epsilon) - math.sqrt(log)) ** 2
+    highest = math.log((math.sqrt(log + epsilon) + math.sqrt(log)) * math.sqrt(log) / epsilon) + 2
+    orders = [math.exp(0.25 * k) for k in range(-20, math.ceil(4 * highest))]
+    return -minimise(lambda theta: -largest_moment(theta, epsilon, delta) / (theta * (theta + 1)), orders)[0]
+
+
+def smallest_epsilon(rho: float, delta: float) -> float:
+    """The smallest epsilon, up to a relative 1e-9, for which every rho-zCDP mechanism is (epsilon, delta)-DP."""
+    high = rho_to_epsilon(rho, delta)
+    low = high
+    while low > 1e-9 * high and largest_rho(low, delta) > rho:
+        low /= 2
+    if low == high or largest_rho(low, delta) > rho:
+        return low
+    found = float(brentq(lambda epsilon: largest_rho(epsilon, delta) - rho, low, high, xtol=1e-11 * high, rtol=1e-11))
+    while largest_rho(found, delta) < rho:  # the root may lie on either side: end on the safe one
+        found *= 1 + 1e-10
+    return min(found, high)
 
 
 def rho_of(accountant: str, event: Event) -> float:
@@ -56,7 +82,7 @@ def rho_of(accountant: str, event: Event) -> float:
     reshuffled epoch costs its most expensive batch (their Theorem 2).
     """
     if isinstance(event, GaussianRelease):
-        return (sensitivity(event.neighbours) / event.noise_multiplier) ** 2 / 2
+        return (moved(event) / event.noise_multiplier) ** 2 / 2
     if isinstance(event, ZcdpCost):
         return event.rho
     if isinstance(event, Selection):

@@ -11,8 +11,8 @@ immutable and hashable, and goes to JSON and back without loss (``adadp.events.t
     parts      Disjoint   (releases from parts of the data, every record in one part only)
     mark       AdaptivelyChosen   (the multiplier was picked after looking at earlier releases)
 
-``noise_multiplier`` is the standard deviation of the noise divided by the l2 bound on what ONE record contributes. The
-factor 2 between replacing and removing a record belongs to the accountant, never to the event.
+``noise_multiplier`` is the standard deviation of the noise divided by the l2 bound on what ONE record contributes. What
+replacing a record costs more than removing it belongs to the accountant; the event says how far it moves the sum.
 """
 
 from __future__ import annotations
@@ -67,10 +67,14 @@ class GaussianRelease:
 
     A multiplier of 0 is a release without noise: it is a legal event (the non-private run takes the same path), and
     every accountant answers infinity for it.
+
+    ``replaced`` is how far replacing one record moves the vector, over ``l2_bound``: 2, for one contribution against
+    its opposite, or less where no two contributions can be opposite. For other neighbours it says nothing, and is 2.
     """
 
     noise_multiplier: float
     neighbours: Neighbours = Neighbours.ADD_REMOVE
+    replaced: float = 2.0
 
     def __post_init__(self) -> None:
         value = checks.non_negative(
@@ -78,6 +82,13 @@ class GaussianRelease:
         )
         object.__setattr__(self, "noise_multiplier", value)
         object.__setattr__(self, "neighbours", Neighbours.parse(self.neighbours))
+        moved = checks.positive("replaced", self.replaced, why="It is a distance over an l2 bound.")
+        if moved > 2:
+            raise EventError(
+                f"replaced is {moved:g}, and replacing a record moves a sum by at most twice its contribution.",
+                fix="Pass at most 2, or a larger noise bound.",
+            )
+        object.__setattr__(self, "replaced", moved if self.neighbours is Neighbours.REPLACE_ONE else 2.0)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ def _encode(event: Event) -> dict[str, Any]:
     body: dict[str, Any] = {"kind": _KIND_OF[type(event)], "neighbours": event.neighbours.value}
     if isinstance(event, GaussianRelease):
         body["noise_multiplier"] = event.noise_multiplier
+        if event.replaced != 2:
+            body["replaced"] = event.replaced
     elif isinstance(event, ZcdpCost):
         body["rho"] = event.rho
     elif isinstance(event, Selection):
@@ -138,7 +140,10 @@ def law_from_json(data: object) -> Repetitions:
 
 _Decoder = Callable[[dict[str, Any], Neighbours], Event]
 _DECODERS: dict[type, tuple[str, _Decoder]] = {
-    GaussianRelease: ("gaussian", lambda body, near: GaussianRelease(body.pop("noise_multiplier"), near)),
+    GaussianRelease: (
+        "gaussian",
+        lambda body, near: GaussianRelease(body.pop("noise_multiplier"), near, body.pop("replaced", 2.0)),
+    ),
     ZcdpCost: ("zcdp", lambda body, near: ZcdpCost(body.pop("rho"), near)),
     Selection: ("selection", lambda body, near: Selection(body.pop("epsilon"), body.pop("mechanism"), near)),
     PoissonSampled: (
@@ -166,7 +171,8 @@ _DECODER_OF = dict(_DECODERS.values())
 def describe(event: Event) -> str:
     """One line for people, for example ``10000 x Poisson(q=0.01) of Gaussian(sigma=4)``."""
     if isinstance(event, GaussianRelease):
-        return f"Gaussian(sigma={event.noise_multiplier:g})"
+        moved = "" if event.replaced == 2 else f", replaced={event.replaced:.4g}"
+        return f"Gaussian(sigma={event.noise_multiplier:g}{moved})"
     if isinstance(event, ZcdpCost):
         return f"zCDP(rho={event.rho:g})"
     if isinstance(event, Selection):

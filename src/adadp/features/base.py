@@ -10,6 +10,7 @@ one record depend on the others, and no clipping downstream could bound that.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
@@ -19,6 +20,11 @@ from torch import Tensor, nn
 from adadp.errors import InputError
 
 Shape = tuple[int, ...]
+
+
+NO_OPPOSITES = math.sqrt(2.0)
+"""How far replacing a record moves a sum, over the bound on one contribution, if no two contributions have a negative
+inner product: |a - b|^2 = |a|^2 + |b|^2 - 2 a.b <= 2 bound^2."""
 
 
 class Stage(ABC):
@@ -56,6 +62,9 @@ class ReleasedStage(Stage):
     budget_share: ClassVar[float]
     """Without a noise of its own it gets the one at which it alone would cost this share of epsilon. Because privacy
     losses add up like variances, .3 then takes about a tenth of the budget, and .1 about a hundredth."""
+    replaced: ClassVar[float] = 2.0
+    """How far replacing one record moves ``query``, over ``l2_bound``; at most 2, and ``NO_OPPOSITES`` where that is
+    proved in the module of the stage."""
     sigma: float | None
 
     @abstractmethod

@@ -2,7 +2,8 @@
 
 A record arrives as its features followed by the raw values of those columns, NaN where one is missing. One noisy
 histogram of all of them (``adadp.owndata.BoundsQuery``, which has the argument) gives each column a range; afterwards a
-value is clipped to it, mapped to [-1, 1] and put among the features, where a zero kept its place.
+value is clipped to it, mapped to [-1, 1] and put among the features, where a zero kept its place. Counts are not
+negative, so the inner product of what two records add is not either (``NO_OPPOSITES``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.features.base import ReleasedStage, Shape
+from adadp.features.base import NO_OPPOSITES, ReleasedStage, Shape
 from adadp.owndata import BoundsQuery
 
 
@@ -30,6 +31,7 @@ class Bounds(ReleasedStage):
 
     name: ClassVar[str] = "bounds"
     budget_share: ClassVar[float] = 0.1
+    replaced: ClassVar[float] = NO_OPPOSITES
 
     def __post_init__(self) -> None:
         if not self.columns:

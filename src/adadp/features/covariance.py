@@ -5,6 +5,9 @@ x x^T. One record moves A by one of them, whose Frobenius norm is |x|^2 <= 1. Th
 off-diagonal entries times sqrt(2) has the Frobenius norm as its l2 norm, so adding N(0, sigma^2) to each of its entries
 is a Gaussian release with noise multiplier sigma, and the symmetric matrix read back from it has N(0, sigma^2) on the
 diagonal and N(0, sigma^2 / 2) off it.
+
+Replacing x by y moves A by x x^T - y y^T. The inner product of the two is (x.y)^2 >= 0, so that is at most sqrt(2) in
+Frobenius norm (``NO_OPPOSITES``), not 2. Rounding of both sums, 2^-15 in all, is within what the bound allows for.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.features.base import ReleasedStage, Shape
+from adadp.features.base import NO_OPPOSITES, ReleasedStage, Shape
 from adadp.features.covariance import (
     COVARIANCE_BOUND,
     LARGEST,
@@ -57,6 +57,7 @@ class Equalise(ReleasedStage):
 
     name: ClassVar[str] = "equalise"
     budget_share: ClassVar[float] = 0.2
+    replaced: ClassVar[float] = NO_OPPOSITES
 
     def __post_init__(self) -> None:
         if self.sigma is not None:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.features.base import ReleasedStage, Shape
+from adadp.features.base import NO_OPPOSITES, ReleasedStage, Shape
 from adadp.features.covariance import (
     COVARIANCE_BOUND,
     LARGEST,
@@ -51,6 +51,7 @@ class Pca(ReleasedStage):
 
     name: ClassVar[str] = "pca"
     budget_share: ClassVar[float] = 0.3
+    replaced: ClassVar[float] = NO_OPPOSITES
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dim", checks.count("dim", self.dim, why="It is the number of components."))

@@ -6,7 +6,8 @@ After Tramer and Boneh 2021, who normalise scattering features this way, with a 
 non-finite record counts as zero). With m its means by channel and s its sums of squares by channel, |sqrt(P) m|^2 <= 1
 by Cauchy-Schwarz, and |s| <= sum s = 1 because s is not negative. So (sqrt(P) m, s, 1), whose last entry counts the
 record, has norm at most sqrt(3), and its sum over the records with noise sigma sqrt(3) on every entry is a Gaussian
-release with noise multiplier sigma.
+release with noise multiplier sigma. Of two records the inner product is P m.m' + s.s' + 1 >= -1 + 0 + 1 = 0
+(``NO_OPPOSITES``).
 
 **What follows is free.** Means and variances by channel, over the noisy count. A variance counts at least as much as
 the noise on it: below that it is not known. Then a record is scaled to norm 1, standardised, and scaled to ``norm``.
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.features.base import ReleasedStage, Shape
+from adadp.features.base import NO_OPPOSITES, ReleasedStage, Shape
 from adadp.features.covariance import unit_rows
 
 _AT_ONCE = 4096
@@ -50,6 +51,7 @@ class Standardise(ReleasedStage):
 
     name: ClassVar[str] = "standardise"
     budget_share: ClassVar[float] = 0.1
+    replaced: ClassVar[float] = NO_OPPOSITES
 
     def __post_init__(self) -> None:
         if self.sigma is not None:

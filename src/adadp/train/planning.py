@@ -129,7 +129,7 @@ def _noise_for(stage: ReleasedStage, config: TrainConfig) -> float:
     assert config.delta is not None
     relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
     found = smallest_noise(
-        lambda sigma: GaussianRelease(sigma, relation),
+        lambda sigma: GaussianRelease(sigma, relation, stage.replaced),
         epsilon=stage.budget_share * config.epsilon,
         delta=config.delta,
         accountant=accountant(config.accountant),
@@ -193,6 +193,7 @@ def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
     has_length = config.steps is not None or epochs is not None
     rule, clips = _clip(config, lot if isinstance(lot, int) else None)
     method = parse_method(config.method)
+    released = released_stages(parse_features(config.features))
     plan = Plan.of_noise(
         noise=0.0 if config.sigma == 0 else 1.0,
         records=records,
@@ -202,7 +203,8 @@ def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
         clip=rule,
         sampling=config.sampling,
         neighbours=config.neighbours,
-        before=tuple(stage.noise_multiplier for stage in released_stages(parse_features(config.features))),
+        before=tuple(stage.noise_multiplier for stage in released),
+        replaced=tuple(stage.replaced for stage in released),
         lots=lots,
         clips=clips,
     )
@@ -289,12 +291,11 @@ def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
 
 
 def _limit(config: TrainConfig, plan: Plan) -> Target:
-    """The budget of a filter as a target, by the accountant that is nearest to it."""
+    """The budget of ``filter_of`` as a target: its rho, or epsilon by the accountant that is nearest to it."""
     assert config.delta is not None
-    if config.rho is not None:
-        return RhoTarget(config.rho)
-    name = "zcdp" if plan.timetable.shares_draws else "rdp"
-    return EpsilonTarget(config.epsilon or 0.0, config.delta, accountant(name))
+    if config.rho is not None or plan.timetable.shares_draws:
+        return RhoTarget(ZcdpFilter(delta=config.delta, rho=config.rho, epsilon=config.epsilon).rho)
+    return EpsilonTarget(config.epsilon or 0.0, config.delta, accountant("rdp"))
 
 
 def _refuse_rho_of_samples(config: TrainConfig, draft: Plan) -> None:

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from adadp.accounting import Filter, filter_like
 from adadp.errors import AdaDPError, InputError
 from adadp.events import describe
 from adadp.ledger import BudgetRule, LedgerRecord, PlannedBudget, read_ledger
@@ -148,7 +149,8 @@ class _Finished:
             close = all(math.isclose(*pair, rel_tol=_CLOSE) for pair in pairs)
         if not close or stated.describe() != self.certificate["plan"]:
             raise InputError(f"The certified plan is not what config.toml asks for, which is {asked.describe()}.")
-        if self._record.budget != self._budget().describe():
+        begun = self._budget()  # a filter is checked as it is read
+        if not asked.adaptive and self._record.budget != begun.describe():
             raise InputError("The ledger was begun with another plan than the certified one.")
         return f"noise multiplier {noise:.6g} and all else as config.toml asks for"
 
@@ -185,8 +187,17 @@ class _Finished:
         if self._search is not None:
             return PlannedBudget(self._search.event())
         if self._stated.adaptive:
-            return filter_of(self.folder.config, self._asked)
+            return self._filter()
         return planned_budget(self.folder.config, self._stated)
+
+    def _filter(self) -> Filter:
+        """The filter the ledger began with, fresh. Its numbers are its own: an earlier conversion of the same budget
+        gave another rho or order, which is as valid as long as it allows no more than config.toml asks for.
+        """
+        begun, asked = filter_like(self._record.budget), filter_of(self.folder.config, self._asked)
+        if (begun.name, begun.delta) != (asked.name, asked.delta) or not begun.within(asked):
+            raise InputError("The ledger was begun with another plan than the certified one.")
+        return begun
 
     def charges(self) -> str:
         if self._again["charged"] != self.certificate["charged"]:
@@ -295,8 +306,10 @@ class _Finished:
     @cached_property
     def _stated(self) -> Plan:
         """The same with the noise as certified, to the last bit: a calibration elsewhere may end a little beside it."""
-        noise = self.certificate["plan"]["noise"]
-        return replace(self._asked, noise=None if noise == "none" else parse_schedule(noise))
+        noise, steps = self.certificate["plan"]["noise"], self._asked.steps
+        if self._asked.adaptive:  # the filter is the guarantee; a length is only where the run ends at the latest
+            steps = min(self.certificate["plan"]["steps"], steps)
+        return replace(self._asked, noise=None if noise == "none" else parse_schedule(noise), steps=steps)
 
     @cached_property
     def _again(self) -> dict[str, Any]:
@@ -314,7 +327,7 @@ class _Finished:
             notes=known["notes"],
             learned=self.folder.load_features(),
             encoder=self.folder.encoder(),
-            budget=filter_of(self.folder.config, self._asked) if self._stated.adaptive else None,
+            budget=self._filter() if self._stated.adaptive else None,
             search=None if self._search is None else self._search.statement(),
             searched=() if self._search is None else self._search.disclosed(),
         )
