@@ -50,6 +50,8 @@ benchmark: setup
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/method_time.py
+	$(BIN)/python benchmarks/arithmetic.py
+	$(BIN)/python benchmarks/spotcheck.py
 
 results: setup
 	$(BIN)/python benchmarks/accuracy.py
