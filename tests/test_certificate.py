@@ -92,7 +92,9 @@ def test_a_certificate_says_everything_a_reader_needs(original):
     disclosed = " ".join(certificate["disclosed"])
     assert "number of training records, 560" in disclosed
     assert "How long the run took, rounded up to one digit" in disclosed
-    public, rounding = certificate["not_charged"]
+    public, rounding, apart = certificate["not_charged"]
+    assert "from that record alone was proved" in apart
+    assert "is not covered" in apart
     assert public == "Looks at the test set, which must be public."
     assert "the corner of a ReLU" in rounding
     assert original.model_metadata() == {
