@@ -256,7 +256,7 @@ def test_numbers_are_written_for_reading():
     assert [points(each) for each in (-1e-9, -0.0, 0.0, 4.9e-5, -4.9e-5)] == ["0.00"] * 5
     assert (points(-5.1e-5), points(5.1e-5)) == ("-0.01", "+0.01")
     assert (number(1.9999999), number(None), small(1e-5), whole(60000)) == ("2", "-", "1e-5", "60,000")
-    assert (duration(37.06), duration(600), duration(9000)) == ("37 s", "10 min", "2 h 30 min")
+    assert (duration(37.06), duration(200), duration(600), duration(9000)) == ("38 s", "4 min", "10 min", "2 h 30 min")
 
 
 @given(st.floats(1e-6, 1e6))

@@ -56,10 +56,10 @@ def whole(value: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, or minutes and hours where there are many."""
+    """Seconds, or minutes and hours where there are many, rounded up: times are said as what was not passed."""
     if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
+        return f"{math.ceil(seconds)} s"
+    minutes = math.ceil(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
