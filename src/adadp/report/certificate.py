@@ -118,12 +118,13 @@ def make_certificate(
     if not private:
         return certificate | {"reason": "The run added no noise: nothing is protected."}
     assert delta is not None
-    leak = parse_method(config.method).not_private
+    method = parse_method(config.method)
+    leak = method.not_private
     if leak is not None:
         return certificate | {
             "private": False,
             "reason": leak,
-            "claimed_by_paper": _claimed(plan, ledger, delta),
+            "claimed_by_paper": _claimed(method.paper, plan, ledger, delta),
         }
     if budget is not None:
         certificate["accountant"] = budget.name
@@ -273,10 +274,15 @@ def _protects(epsilon: float, delta: float, neighbours: Neighbours) -> str:
     )
 
 
-def _claimed(plan: Plan, ledger: LedgerRecord, delta: float) -> dict[str, Any]:
-    """What the paper of a method that is not private would claim: Theorem 1 of Xu et al. 2020, of what was charged.
+_THEOREM1 = "Xu et al. 2020"
 
-    It has no words for what features release ahead of the steps; then it is that of the steps alone.
+
+def _claimed(published: str | None, plan: Plan, ledger: LedgerRecord, delta: float) -> dict[str, Any]:
+    """What Xu et al. 2020 would claim for a method that is not private, by their Theorem 1, of what was charged.
+
+    They claim it for their own methods and for those they compare with. A method that others ``published`` may have
+    another claim in its own paper, which is not computed. Theorem 1 does not cover what features release ahead of the
+    steps; then it is that of the steps alone.
     """
     paper = accountant("theorem1")
     before = set(plan.charges_before())
@@ -291,7 +297,10 @@ def _claimed(plan: Plan, ledger: LedgerRecord, delta: float) -> dict[str, Any]:
         if math.isfinite(figure):
             epsilon, what = figure, f"epsilon {figure:.4g} at delta {delta:g} {words}"
         break
-    text = f"The paper would claim {what} (Theorem 1 of Xu et al. 2020, as printed). No guarantee follows from it."
+    text = f"{_THEOREM1} would claim {what} (their Theorem 1, as printed)."
+    if published != _THEOREM1:
+        text += f" The method was published by {published}; what that paper would claim was not computed."
+    text += " No guarantee follows from it."
     return {"accountant": paper.name, "epsilon": epsilon, "text": text}
 
 
