@@ -98,7 +98,7 @@ def config_options(command: _Command) -> _Command:
             ),
             click.option("--chunk-size", help="Records processed at once, or auto.  [default: auto]"),
             click.option("--memory-limit-mb", type=int, help="For --chunk-size auto.  [default: 1024]"),
-            click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cpu]"),
+            click.option("--device", help="cpu, cuda or cuda:1.  [default: cpu]"),
             click.option("--threads", type=int, help="Threads of PyTorch.  [default: all cores]"),
             click.option(
                 "--evaluate-every", type=int, help="Epochs between looks at the test set.  [default: end only]"
