@@ -168,9 +168,16 @@ def _rerun(folder: RunFolder, certificate: Certificate | None) -> tuple[Part, ..
         return (Words(("The data was handed over in Python (adadp.fit), so no command runs this again.",)),)
     if certificate is None:
         way, what = ("train", "run") if search is None else ("tune", "search")
-        return (Command(f"adadp {way} --resume {shlex.quote(folder.path.name)}", f"Go on with the {what}:"),)
+        said = (
+            f"Resume the {what}, in the folder where it was started, with the path of this folder as seen from there:"
+        )
+        return (Command(f"adadp {way} --resume {shlex.quote(folder.path.name)}", said),)
+    own = "encoder_digest" in certificate  # then file names are those that were given, relative ones too
+    where = ", in the folder where this run was started" if own else ""
     if search is None:
-        return (Command(config.as_command(), "Run it again, with every setting written out:"),)
+        cost = ". A second run on the same records spends epsilon a second time" if own else ""
+        said = f"Run it again, with every setting written out{where}{cost}:"
+        return (Command(f"{config.as_command()} --out again", said),)
     why = Words(
         (
             "A search chose this run, so no adadp train command repeats it: with the same settings that would be "
@@ -180,7 +187,8 @@ def _rerun(folder: RunFolder, certificate: Certificate | None) -> tuple[Part, ..
     command = search_command(search, "again")
     if command is None:
         return (why,)
-    return (why, Command(command, "Search again, among the same settings, which costs the same epsilon once more:"))
+    said = f"Search again, among the same settings{where}, which costs the same epsilon once more:"
+    return (why, Command(command, said))
 
 
 def _checks(certificate: Certificate | None) -> tuple[Part, ...]:
