@@ -93,7 +93,7 @@ def test_a_certificate_says_everything_a_reader_needs(original):
     assert "number of training records, 560" in disclosed
     assert "How long the run took, rounded up to one digit" in disclosed
     public, rounding = certificate["not_charged"]
-    assert public == "Looks at the test set, which must be public."
+    assert public == "Evaluations on the test set, which must be public."
     assert "the corner of a ReLU" in rounding
     assert original.model_metadata() == {
         "certificate_digest": certificate_digest(certificate),
@@ -128,7 +128,7 @@ def test_secure_searched_and_hidden_are_said(tmp_path):
     certificate = folder.certificate()
     assert certificate["randomness"].startswith("secure")
     assert not any("seed" in line or "exact number" in line for line in certificate["disclosed"])
-    assert "7 settings tried outside of this run." in certificate["not_charged"]
+    assert "The choice among 7 settings that were tried outside of this run." in certificate["not_charged"]
     assert failed(folder) == set()
 
 
@@ -140,12 +140,21 @@ def test_in_plain_words(original):
         "10 of 10 steps of adadp",
         "secure",
         "Disclosed: ",
-        "rdp",
+        "Other accountants with a proof: rdp",
+        "One record is: one entry of the training data, as it was given.\n",
     ):
         assert part in words
+    guarantee, protects, record, *_ = words.splitlines()
+    assert guarantee == "The model is (2, 0.0001)-differentially private, for add-remove neighbours."
+    assert protects == original.certificate()["protects"]
+    assert record.startswith("One record is")
+    assert "(2, 1e-6)-" in plain_words({**original.certificate(), "delta": 1e-6})
     assert "lost" not in words
-    assert "10 of 10 steps of adadp (3 more were paid and lost)" in plain_words(
+    assert "10 of 10 steps of adadp (3 more were charged and lost)" in plain_words(
         {**original.certificate(), "steps_lost": 3}
+    )
+    assert "Accounting: nothing was released" in plain_words(
+        {**original.certificate(), "epsilon": 0, "cross_check": []}
     )
     reason = {"private": False, "rehearsal": False, "reason": "Because."}
     assert plain_words(reason) == "NOT PRIVATE. Because."

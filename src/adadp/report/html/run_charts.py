@@ -18,9 +18,9 @@ from typing import Any
 from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.plan import Plan
-from adadp.report.certificate import guarantee_of
+from adadp.report.certificate import guarantee_of, small
 from adadp.report.html.page import Axis, Chart, Series
-from adadp.report.html.words import number, small
+from adadp.report.html.words import number
 from adadp.runs import Evaluated
 from adadp.schedules import Schedule, Uniform, parse_open, parse_schedule
 

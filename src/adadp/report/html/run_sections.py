@@ -9,7 +9,7 @@ from typing import Any
 from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.errors import RunError
-from adadp.report.certificate import guarantee_of
+from adadp.report.certificate import guarantee_of, record_in_words
 from adadp.report.detection import rules_out_little
 from adadp.report.html.page import Chart, Command, Matrix, Part, Section, Table, Tone, Words
 from adadp.report.html.run_charts import (
@@ -37,7 +37,7 @@ def final_look(lines: Sequence[Line]) -> float | Evaluated | None:
 def protection(certificate: Certificate) -> Section:
     """What the certificate states, in the words of who is affected."""
     title = "What this protects, and what it does not"
-    open_to_all = [*certificate["disclosed"], *(f"Not charged: {each}" for each in certificate["not_charged"])]
+    open_to_all = [*(f"Disclosed: {each}" for each in certificate["disclosed"]), *certificate["not_charged"]]
     proved = guarantee_of(certificate)
     if proved is None:
         why = (certificate.get("reason", ""), certificate.get("claimed_by_paper", {}).get("text", ""))
@@ -49,14 +49,14 @@ def protection(certificate: Certificate) -> Section:
     features = certificate.get("features", {})
     protects = [
         proved["protects"],
-        f"One record is: {certificate['record']}",
+        record_in_words(certificate),
         *(f"Released privately before the training, and charged: {each}" for each in features.get("released", ())),
         *(f"Public from the start, so nothing to protect: {each}" for each in features.get("public", ())),
         *([certificate["search"]["text"]] if "search" in certificate else []),
     ]
     limits = [
-        "What holds for many records alike: to learn that is the purpose of the model.",
-        "Several records that belong to one person: each of them is protected, all of them together less.",
+        "What is true of many records alike. Learning that is the purpose of the model.",
+        "Several records of one person together. Each of them is protected, all of them together less.",
         *open_to_all,
     ]
     epsilon, delta = proved["epsilon"], certificate["delta"]
@@ -83,7 +83,7 @@ def protection(certificate: Certificate) -> Section:
 
 
 def progress(config: TrainConfig, lines: Sequence[Line], certificate: Certificate | None) -> list[Section]:
-    """Accuracy (or another evaluation) and privacy on the way, and what every accountant says in the end."""
+    """Accuracy (or another evaluation) and privacy during the run, and what every accountant says in the end."""
     proved = None if certificate is None else guarantee_of(certificate)
     looked = looks_chart(lines)
     spending = spending_chart(lines, config.delta, config.accountant)
@@ -92,13 +92,15 @@ def progress(config: TrainConfig, lines: Sequence[Line], certificate: Certificat
     if looked is None and final_look(lines) is not None:
         searched = certificate is not None and "search" in certificate
         advice = (
-            "A search does not look at it on the way." if searched else "For a curve, train with --evaluate-every 1."
+            "A search does not evaluate the model during the run."
+            if searched
+            else "For a curve, train with --evaluate-every 1."
         )
-        parts.append(Words((f"The test set was looked at once, at the end. {advice}",)))
+        parts.append(Words((f"The model was evaluated on the test set once, at the end. {advice}",)))
     by_accountant = None if certificate is None else accountants_chart(certificate)
     parts += [] if by_accountant is None else [by_accountant]
     own = isinstance(final_look(lines), Evaluated)
-    title = "Evaluation and privacy on the way" if own else "Accuracy and privacy on the way"
+    title = "Evaluation and privacy during the run" if own else "Accuracy and privacy during the run"
     return [Section(title, tuple(parts))] if parts else []
 
 
@@ -200,8 +202,8 @@ def _checks(certificate: Certificate | None) -> tuple[Part, ...]:
         ("configuration", certificate["config_digest"]),
         ("head of the ledger", certificate["ledger"]["head"]),
     ]
-    caption = "Keep the first one elsewhere to pin the run: who can write the folder can write all of it anew."
-    verify = "Compute the guarantee again from the ledger, and check the model and this page; call it in the folder:"
+    caption = "Keep a copy of the first digest elsewhere: whoever can write to the folder can replace all of it."
+    verify = "Compute the guarantee again from the ledger, and check the model and this page. Run this in the folder:"
     return (
         Command("adadp verify .", verify),
         Table(("SHA-256 of", "Digest"), tuple(digests), caption, left=2, wide=True),
