@@ -59,7 +59,7 @@ def make_certificate(
 
     ``steps_done`` steps are in the model; ``steps_lost`` were charged and are not, because the process was killed.
     ``learned`` is what the feature stages of the run have released; ``encoder`` how files became records. ``budget`` is
-    the filter of a run whose noise was chosen on the way: what was promised ahead is then what is certified.
+    the filter of a run whose noise was chosen during the run: what was promised ahead is then what is certified.
     ``search`` says among what the run was chosen, and ``searched`` what that discloses; the ledger is the search's.
     ``measured`` are the digests of the files with what was measured on public data.
 
@@ -240,8 +240,8 @@ def _accounting(certificate: Mapping[str, Any], proved: Mapping[str, Any]) -> st
         return "Accounting: nothing was released, so epsilon is 0."
     if not checks:
         return (
-            f"Accounting: epsilon is the budget that was fixed in advance. The filter {name} held the run to it, while "
-            "the noise was chosen during the run."
+            f"Accounting: epsilon is the budget that was fixed in advance. The {name} held the run to it while the "
+            "noise was chosen during the run."
         )
     low, high = f"{proved['epsilon_low']:.6g}", rounded_up(proved["epsilon_high"], 6)
     found = f"between {low} and {high}" if low != high else high
@@ -321,10 +321,9 @@ def _claimed(published: str | None, plan: Plan, ledger: LedgerRecord, delta: flo
         if math.isfinite(figure):
             epsilon, what = figure, f"epsilon {figure:.4g} at delta {small(delta)} {words}"
         break
-    text = f"{_THEOREM1} would claim {what} (their Theorem 1, as printed)."
+    text = f"{_THEOREM1} would claim {what} (their Theorem 1, as printed). No guarantee follows from it."
     if published != _THEOREM1:
         text += f" The method was published by {published}; what that paper would claim was not computed."
-    text += " No guarantee follows from it."
     return {"accountant": paper.name, "epsilon": epsilon, "text": text}
 
 

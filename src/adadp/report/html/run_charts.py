@@ -1,4 +1,4 @@
-"""The charts of a run: accuracy and privacy on the way, what each accountant says, and what changed over the epochs.
+"""The charts of a run: accuracy and privacy by step, what each accountant says, and what changed over the epochs.
 
 a run whose test set was looked at once only   no curve of the accuracy; the page says how to get one
 an evaluation that is not an accuracy          its own name and range, and no percent
@@ -51,7 +51,7 @@ def looks_chart(lines: Sequence[Line]) -> Chart | None:
     if len(points) < 2:
         return None
     name, axis = _name_and_axis(lines)
-    title = f"{name[0].upper()}{name[1:]} on the way"
+    title = f"{name[0].upper()}{name[1:]} during the run"
     called = "accuracy" if axis is ACCURACY else "evaluation"
     return Chart(called, title, "line", STEPS, axis, (_series(name, points),), "On test data, which must be public.")
 
@@ -60,7 +60,7 @@ def spending_chart(lines: Sequence[Line], delta: float | None, accountant: str) 
     """Epsilon against steps, or the used share of a budget; None for a run of one epoch, or without noise."""
     if any("budget_used" in line for line in lines):
         used = _series("budget used", _known(lines, "budget_used"))
-        caption = "The noise was chosen on the way; epsilon is the whole budget, whatever was used of it."
+        caption = "The noise was chosen during the run; epsilon is the whole budget, whatever was used of it."
         return _over_steps("Budget used", Axis("budget used", percent=True, zero=True), used, caption)
     at = "" if delta is None else f" at delta = {small(delta)}"
     computed = _series(f"{accountant}, no guarantee", _known(lines, "claimed_epsilon"), dashed=True)
@@ -72,7 +72,7 @@ def spending_chart(lines: Sequence[Line], delta: float | None, accountant: str) 
         return _over_steps(title, Axis(f"epsilon by {accountant}{at}", zero=True), computed, caption)
     spent = _series("epsilon", _known(lines, "epsilon"))
     caption = "What everything released so far costs, what features released before the first step included."
-    title, without = "Privacy spent on the way", ""
+    title, without = "Privacy spent during the run", ""
     if not spent.x:
         spent, without = _series("epsilon", _known(lines, "epsilon_if_unseeded"), dashed=True), " without a seed"
         title = "Privacy the same run would spend without a seed"
