@@ -150,6 +150,9 @@ def test_in_plain_words(original):
     assert guarantee == "The model is (2, 0.0001)-differentially private, for add-remove neighbours."
     assert protects == original.certificate()["protects"]
     assert record.startswith("One record is")
+    wide = {**original.certificate(), "epsilon_low": 1.9, "epsilon_high": 2.0}
+    assert "epsilon by pld is between 1.9 and 2, the upper end counts." in plain_words(wide)
+    assert "epsilon by pld is 2. Other" in plain_words({**wide, "epsilon_low": 2.0})
     assert "(2, 1e-6)-" in plain_words({**original.certificate(), "delta": 1e-6})
     assert "lost" not in words
     assert "10 of 10 steps of adadp (3 more were charged and lost)" in plain_words(

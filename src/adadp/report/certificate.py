@@ -232,6 +232,12 @@ def record_in_words(certificate: Mapping[str, Any]) -> str:
     return f"One record is: {certificate['record'].removesuffix('.')}."
 
 
+def bracket_in_words(proved: Mapping[str, Any]) -> str:
+    """The bracket of epsilon to six digits; one number where its ends read alike."""
+    low, high = f"{proved['epsilon_low']:.6g}", rounded_up(proved["epsilon_high"], 6)
+    return f"between {low} and {high}, the upper end counts" if low != high else high
+
+
 def _accounting(certificate: Mapping[str, Any], proved: Mapping[str, Any]) -> str:
     """Which accountant certifies, and what the others with a proof say."""
     name = certificate["accountant"]
@@ -243,10 +249,8 @@ def _accounting(certificate: Mapping[str, Any], proved: Mapping[str, Any]) -> st
             f"Accounting: epsilon is the budget that was fixed in advance. The {name} held the run to it while the "
             "noise was chosen during the run."
         )
-    low, high = f"{proved['epsilon_low']:.6g}", rounded_up(proved["epsilon_high"], 6)
-    found = f"between {low} and {high}" if low != high else high
     others = ", ".join(f"{each} {epsilon}" for each, epsilon in checks.items() if each != name)
-    return f"Accounting: epsilon by {name} is {found}." + (
+    return f"Accounting: epsilon by {name} is {bracket_in_words(proved)}." + (
         f" Other accountants with a proof: {others}." if others else ""
     )
 

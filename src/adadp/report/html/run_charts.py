@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.plan import Plan
-from adadp.report.certificate import guarantee_of, small
+from adadp.report.certificate import bracket_in_words, guarantee_of, small
 from adadp.report.html.page import Axis, Chart, Series
 from adadp.report.html.words import number
 from adadp.runs import Evaluated
@@ -113,8 +112,8 @@ def accountants_chart(certificate: Mapping[str, Any]) -> Chart | None:
     certified_by = "Without a seed it would be certified by" if rehearsal else "Certified by"
     wide = min(values) > 0 and max(values) > _WIDE * min(values)
     caption = (
-        f"All are proofs about the same releases; the smallest is the tightest. {certified_by} {chosen}: between "
-        f"{proved['epsilon_low']:.6g} and {rounded_up(proved['epsilon_high'], 6)}, the upper end counts."
+        f"All are proofs about the same releases; the smallest is the tightest. {certified_by} {chosen}: "
+        f"{bracket_in_words(proved)}."
     )
     return Chart(
         "accountants",
