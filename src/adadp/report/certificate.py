@@ -358,7 +358,7 @@ def _disclosed(config: TrainConfig, plan: Plan, *, searched: bool) -> list[str]:
         disclosed.append(
             f"{config.validation} validation records, which were taken as public: they are not protected."
             if config.validation_public
-            else f"That about {config.validation} records were held out and not trained on. Looks at them are charged."
+            else f"That about {config.validation} records were held out. Looks at them have noise and are charged."
         )
     return disclosed
 
