@@ -49,12 +49,14 @@ def original(tmp_path_factory) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory) -> RunFolder:
-    """A run that differs in nothing but its weights and noise."""
+def other(tmp_path_factory, original) -> RunFolder:
+    """A run that differs in nothing but its weights and noise, and in what was measured, which may agree by chance."""
     torch.manual_seed(9)
-    out = tmp_path_factory.mktemp("other") / "run"
-    fit(nn.Linear(9, 2), DATA, test=TEST, out=out, **SETTINGS)
-    return RunFolder.open(out)
+    while True:
+        out = tmp_path_factory.mktemp("other") / "run"
+        fit(nn.Linear(9, 2), DATA, test=TEST, out=out, **SETTINGS)
+        if RunFolder.open(out).certificate()["measured"] != original.certificate()["measured"]:
+            return RunFolder.open(out)
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def test_a_certificate_says_everything_a_reader_needs(original):
     public, rounding, apart = certificate["not_charged"]
     assert "from that record alone was proved" in apart
     assert "is not covered" in apart
-    assert public == "Looks at the test set, which must be public."
+    assert public == "Evaluations on the test set, which must be public."
     assert "the corner of a ReLU" in rounding
     assert original.model_metadata() == {
         "certificate_digest": certificate_digest(certificate),
@@ -130,7 +132,7 @@ def test_secure_searched_and_hidden_are_said(tmp_path):
     certificate = folder.certificate()
     assert certificate["randomness"].startswith("secure")
     assert not any("seed" in line or "exact number" in line for line in certificate["disclosed"])
-    assert "7 settings tried outside of this run." in certificate["not_charged"]
+    assert "The choice among 7 settings that were tried outside of this run." in certificate["not_charged"]
     assert failed(folder) == set()
 
 
@@ -142,12 +144,24 @@ def test_in_plain_words(original):
         "10 of 10 steps of adadp",
         "secure",
         "Disclosed: ",
-        "rdp",
+        "Other accountants with a proof: rdp",
+        "One record is: one entry of the training data, as it was given.\n",
     ):
         assert part in words
+    guarantee, protects, record, *_ = words.splitlines()
+    assert guarantee == "The model is (2, 0.0001)-differentially private, for add-remove neighbours."
+    assert protects == original.certificate()["protects"]
+    assert record.startswith("One record is")
+    wide = {**original.certificate(), "epsilon_low": 1.9, "epsilon_high": 2.0}
+    assert "epsilon by pld is between 1.9 and 2, the upper end counts." in plain_words(wide)
+    assert "epsilon by pld is 2. Other" in plain_words({**wide, "epsilon_low": 2.0})
+    assert "(2, 1e-6)-" in plain_words({**original.certificate(), "delta": 1e-6})
     assert "lost" not in words
-    assert "10 of 10 steps of adadp (3 more were paid and lost)" in plain_words(
+    assert "10 of 10 steps of adadp (3 more were charged and lost)" in plain_words(
         {**original.certificate(), "steps_lost": 3}
+    )
+    assert "Accounting: nothing was released" in plain_words(
+        {**original.certificate(), "epsilon": 0, "cross_check": []}
     )
     reason = {"private": False, "rehearsal": False, "reason": "Because."}
     assert plain_words(reason) == "NOT PRIVATE. Because."

@@ -150,7 +150,7 @@ def test_noise_that_follows_looks_is_not_made_up():
         "--epochs 5 --beside uniform:"
     )
     text = said(line)
-    assert "sigma begins with 10 and will be chosen on the way" in text
+    assert "sigma begins with 10 and will be chosen during the run" in text
     assert "at most epsilon 2 at delta 0.0001: the budget of the rdp-filter" in text
     assert "so far" not in text
     assert "validation:s0=10,k=0.7 at most 5 10 - 2 " in text

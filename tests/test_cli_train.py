@@ -164,6 +164,14 @@ def test_a_run_is_repeated_from_its_own_file_and_flags_win(finished, tmp_path):
     assert (other.epochs, other.steps, other.chunk_size) == (1, None, 9)
 
 
+def test_every_device_that_the_help_names_is_one():
+    (option,) = (each for each in main.commands["train"].params if each.name == "device")
+    offered = re.findall(r"[a-z]+(?::\d+)?", option.help.partition("[")[0].replace(" or ", ", "))
+    assert len(offered) > 1
+    for device in offered:
+        assert TrainConfig("cancer", sigma=1.0, delta=1e-4, device=device).device == device
+
+
 def test_what_as_command_says_can_be_run(finished, tmp_path):
     words = RunFolder.open(finished).config.as_command().split()
     assert words[:2] == ["adadp", "train"]

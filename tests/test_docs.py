@@ -165,6 +165,50 @@ def broken_links(page: Path) -> Iterator[str]:
             yield target
 
 
+def missing_files(page: Path) -> Iterator[str]:
+    """Files and folders that a page about the sources names and that are not there.
+
+    A name counts from the root, from src/adadp, or from the room (a folder of src/adadp) that the heading
+    ``## Inside ROOM`` or the beginning of the line names. Capitals stand for what a reader fills in.
+    """
+    rooms: list[str] = []
+    for line in page.read_text().splitlines():
+        if line.startswith("#"):
+            rooms = re.findall(r"[a-z/]+", line.partition("Inside ")[2])
+        here = [*rooms, *re.findall(r"^(?:\| `|[0-9]\. .* in `)([a-z/]+)/", line)]
+        bases = [ROOT, ROOT / "src/adadp", *(ROOT / "src/adadp" / room for room in here)]
+        for name in re.findall(r"[\w*./][\w*./-]*\.(?:py|md|toml)\b|(?<=`)[a-z_/]+/(?=`)", line):
+            if not re.search("[A-Z]{2}", name.rpartition("/")[0]) and not any(any(base.glob(name)) for base in bases):
+                yield name
+
+
+def names_in_the_code() -> set[str]:
+    """Every name that the sources define, assign or take, and the names with dashes that users write."""
+    found: set[str] = set()
+    for source in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.arg):
+                found.add(node.arg)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.Constant) and re.fullmatch(r"\w+(-\w+)+", str(node.value)):
+                found.add(str(node.value))
+    return found
+
+
+def rows_without_a_name(text: str, known: set[str]) -> Iterator[str]:
+    """Symbols of a page of notation whose second column names nothing that the code has."""
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) != 4 or cells[0] == "symbol" or set(line) <= set("|- "):
+            continue
+        quoted = " ".join(re.findall(r"`([^`]+)`", cells[1]))
+        if not quoted or not set(re.findall(r"[A-Za-z_][\w-]*", quoted)) <= known:
+            yield cells[0]
+
+
 @every_page
 def test_code_uses_names_that_exist(page):
     known: set[str] = set()
@@ -196,6 +240,15 @@ def test_the_page_on_training_has_every_method_of_the_command():
     part = (ROOT / "docs" / "training.md").read_text().partition("`--method` is")[2].partition("`--lot")[0]
     assert "dpsgd" in names
     assert set(names) <= set(re.findall(r"`([a-z-]+)`", part))
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_files_that_are_named_exist(name):
+    assert list(missing_files(ROOT / name)) == []
+
+
+def test_every_symbol_has_a_name_in_the_code():
+    assert list(rows_without_a_name((ROOT / "docs" / "notation.md").read_text(), names_in_the_code())) == []
 
 
 def test_there_is_something_to_check():
@@ -257,6 +310,21 @@ def test_options_nobody_has_are_seen():
         "--epsilom",
         "--epsilon",
     ]
+
+
+def test_files_that_are_not_there_are_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`step.py`, docs/notation.md, experiments/PAPER/ITEM.toml, `src/`\n| `ledger/` | `writer.py`, `gone.py` |\n"
+        "`writer.py` moved/away.toml `nowhere/`\n## Inside features\npca.py  gone.py; docs/*.md\n"
+    )
+    assert list(missing_files(page)) == ["gone.py", "writer.py", "moved/away.toml", "nowhere/", "gone.py"]
+
+
+def test_symbols_without_a_name_are_seen():
+    page = "| symbol | in the code | meaning | elsewhere |\n|---|---|---|---|\n| q | `fraction` | a | \\|b\\| |\n"
+    page += "| N | - | a | |\n| L | `lots` of `dp-sgd` | a | |\n| t | `fraction_at(step)` | a | |\n"
+    assert list(rows_without_a_name(page, {"fraction", "lots", "step"})) == ["N", "L", "t"]
 
 
 def test_broken_links_are_seen(tmp_path):

@@ -136,7 +136,8 @@ def test_batches_lie_in_the_range_in_every_form(form):
     assert values.dtype == torch.float32
     assert (float(values.min()), float(values.max())) == (-2.0, 3.0)
     assert labels.dtype == torch.long
-    assert records.bound.describe().startswith("Every number of a record was brought into [-2, 3]")
+    assert records.bound.describe().startswith("Every floating-point number of a record was brought into [-2, 3]")
+    assert InputBound().interval == "[-1e6, 1e6]"
 
 
 def test_without_a_range_it_is_a_million_and_labels_have_that_in_any_case():
@@ -170,7 +171,7 @@ def test_fit_keeps_training_test_and_model_in_the_range(bound, low, high, tmp_pa
 
     result = fit(model, wild(), test=wild(seed=1), input_bound=bound, out=tmp_path / "run", watch=watch, **SETTINGS)
     assert (min(model.seen), max(model.seen)) == (low, high)
-    assert any(f"brought into [{low:g}, {high:g}]" in note for note in result.certificate["notes"])
+    assert any(f"brought into {InputBound(low, high).interval}" in note for note in result.certificate["notes"])
     assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
     model.seen.clear()
     with torch.no_grad():
@@ -241,7 +242,7 @@ def test_arrays_lie_in_the_range_in_training_test_and_prediction(bound, low, hig
     new = encoder_from_json(data.encoder.as_json()).read(tmp_path / "t.npz")
     for found in (data.train[0], data.test[0], new):
         assert (float(found.min()), float(found.max())) == (low, high)
-    assert any(f"brought into [{low:g}, {high:g}]" in sentence for sentence in data.public)
+    assert any(f"brought into {InputBound(low, high).interval}" in sentence for sentence in data.public)
 
 
 def test_a_run_on_arrays_has_the_range_it_was_given(tmp_path):

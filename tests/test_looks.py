@@ -163,7 +163,7 @@ def test_private_looks_are_charged_one_by_one_and_have_noise(whole):
     spent = math.fsum(count / (2 * sigma**2) for sigma, count in epochs_by_sigma(folder).items())
     assert spent + len(looks) / (2 * 20.0**2) <= 0.25
     certificate = RunFolder.open(folder).certificate()
-    assert any("60 records were looked at" in each for each in certificate["disclosed"])
+    assert any("60 records were held out" in each for each in certificate["disclosed"])
     assert failed(folder) == set()
 
 

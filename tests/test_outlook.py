@@ -225,7 +225,7 @@ def test_noise_that_follows_looks_has_a_budget_and_no_rows(sampling, rule):
     assert run.plan.records == 55000
     assert run.schedule == "validation:s0=10,k=0.7"
     text = " ".join(run.head())
-    assert "sigma begins with 10 and will be chosen on the way" in text
+    assert "sigma begins with 10 and will be chosen during the run" in text
     assert f"at most {run.plan.epochs} epochs" in text
     assert (
         f"at most epsilon 2 at delta 1e-05{f', rho {run.rho:.4g}' if run.rho else ''}: the budget of the {rule}" in text
@@ -295,7 +295,7 @@ def test_a_run_that_cannot_be_drawn_says_why(tmp_path):
     looks = {"noise_schedule": "validation:s0=10,k=0.7", "validation": 10, "validation_public": True}
     with pytest.raises(InputError) as chosen:
         plot_outlooks(tmp_path / "a.png", [ahead("cancer", epsilon=2.0, lot=56, **looks)])
-    assert "chosen on the way" in chosen.value.why
+    assert "chosen during the run" in chosen.value.why
     with pytest.raises(InputError) as open_:
         plot_outlooks(tmp_path / "a.png", [ahead("cancer", sigma=0.0, lot=56, epochs=1, allow_nonprivate=True)])
     assert "it has none" in open_.value.why

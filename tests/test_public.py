@@ -41,7 +41,7 @@ def test_readme_examples_run(
     exec(compile(fit, "README", "exec"), {})
     accuracy, guarantee, *_ = capsys.readouterr().out.splitlines()
     assert float(accuracy) > 0.85
-    assert guarantee.startswith("(2, 0.0001)-differentially private")
+    assert guarantee.startswith("The model is (2, 0.0001)-differentially private")
     exec(compile(step_by_step, "README", "exec"), {})
     run = adadp.read_ledger(tmp_path / "ledger.jsonl").event()
     assert 1.9 < adadp.accountant("pld").epsilon(run, 1e-5).epsilon <= 2

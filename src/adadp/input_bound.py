@@ -52,10 +52,15 @@ class InputBound(nn.Module):
             values.clamp_(low, high).nan_to_num_(nan=low / 2 + high / 2)
         return values
 
+    @property
+    def interval(self) -> str:
+        """The range as people write it: 1e6, and not 1e+06."""
+        return f"[{self.low:g}, {self.high:g}]".replace("e+0", "e")
+
     def describe(self) -> str:
         """What a certificate says about it."""
         middle = self.low / 2 + self.high / 2
         return (
-            f"Every number of a record was brought into [{self.low:g}, {self.high:g}] before the model saw it, and NaN "
-            f"became {middle:g}."
+            f"Every floating-point number of a record was brought into {self.interval} before the model saw it, and "
+            f"NaN became {middle:g}."
         )

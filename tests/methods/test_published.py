@@ -413,8 +413,17 @@ def test_no_epsilon_is_certified_and_the_paper_s_claim_stands_apart(tmp_path):
     assert f"{claimed['epsilon']:.4g} at delta 0.0001 for what was charged" in claimed["text"]
     words = plain_words(certificate)
     assert words.startswith("NOT PRIVATE. Line 23")
-    assert "The paper would claim epsilon" in words
+    assert "Xu et al. 2020 would claim epsilon" in words
     assert "No guarantee" in words
+
+
+def test_the_claim_names_who_published_the_method(tmp_path):
+    own = certificate_of(tmp_path, "adan")["claimed_by_paper"]["text"]
+    assert own.startswith("Xu et al. 2020 would claim epsilon")
+    assert "published by" not in own
+    (tmp_path / "ledger.jsonl").unlink()
+    other = certificate_of(tmp_path, "dpopt:source=raw")["claimed_by_paper"]["text"]
+    assert "The method was published by Xiang et al. 2019; what that paper would claim was not computed." in other
 
 
 @pytest.mark.parametrize(

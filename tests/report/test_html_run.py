@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from report_samples import small_run
 
 from adadp.accounting import rounded_up
+from adadp.cli import main
 from adadp.config import TrainConfig
 from adadp.errors import InputError, RunError
 from adadp.report.html import Command, Matrix, Table, Words, page_of, render, run_page, write_report
@@ -288,7 +292,24 @@ def test_what_an_accuracy_hides():
 
 def test_the_commands_run_and_check_it(finished):
     commands = [part.text for part in parts_of(run_page(finished), Command)]
-    assert commands == [finished.config.as_command(), "adadp verify ."]
+    assert commands == [f"{finished.config.as_command()} --out again", "adadp verify ."]
+
+
+def test_the_command_of_a_run_on_own_data_runs_where_it_was_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = (f"{place % 100},{'low' if place % 100 < 50 else 'high'}\n" for place in range(300))
+    Path("people.csv").write_text("age,income\n" + "".join(rows))
+    Path("people.toml").write_text(
+        '[target]\ncolumn = "income"\nclasses = ["low", "high"]\n[columns.age]\nkind = "number"\nbounds = "private"\n'
+    )
+    flags = "--data table:people.csv --schema people.toml --epsilon 2 --delta 1e-4 --steps 3 --lot 30 --out runs/people"
+    runner = CliRunner()
+    assert runner.invoke(main, ["train", *flags.split()]).exit_code == 0
+    again = parts_of(run_page(RunFolder.open("runs/people")), Command)[0]
+    assert "in the folder where this run was started. A second run on the same records spends" in again.caption
+    found = runner.invoke(main, shlex.split(again.text)[1:])
+    assert found.exit_code == 0, found.output
+    assert RunFolder.open("again").config == RunFolder.open("runs/people").config
 
 
 def test_a_last_line_without_an_accuracy_is_no_look(finished, tmp_path):

@@ -229,7 +229,7 @@ def test_cancer_says_that_a_record_is_not_a_patient():
     order = np.random.RandomState(2019).permutation(683)
     both = {whole[row] for row in order[:560]} & {whole[row] for row in order[560:]}
     patients = len({line.split(",")[0] for line in CANCER_LINES})
-    assert f"{patients} distinct patients stand behind the 699 rows" in find("cancer").record
+    assert f"The 699 samples come from {patients} distinct patients" in find("cancer").record
     assert f"{len(both)} patients are in both" in find("cancer").record
 
 

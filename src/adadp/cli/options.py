@@ -90,15 +90,20 @@ def config_options(command: _Command) -> _Command:
                 help="What the guarantee compares.  [default: by sampling]",
             ),
             click.option("--accountant", help="Which accountant certifies.  [default: pld]"),
-            click.option("--seed", type=int, help="Reproducible, not secure.  [default: secure randomness]"),
+            click.option(
+                "--seed",
+                type=int,
+                help="Makes a rehearsal: repeatable, and not private, as the seed gives the noise away.  "
+                "[default: secure randomness]",
+            ),
             click.option(
                 "--arithmetic",
                 type=click.Choice(["fast", "exact"]),
-                help="exact: record by record in whole numbers, slower; no gap for rounding.  [default: fast]",
+                help="exact: one record at a time, in whole numbers; slow, but proved with rounding.  [default: fast]",
             ),
             click.option("--chunk-size", help="Records processed at once, or auto.  [default: auto]"),
             click.option("--memory-limit-mb", type=int, help="For --chunk-size auto.  [default: 1024]"),
-            click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cpu]"),
+            click.option("--device", help="cpu, cuda or cuda:1.  [default: cpu]"),
             click.option("--threads", type=int, help="Threads of PyTorch.  [default: all cores]"),
             click.option(
                 "--evaluate-every", type=int, help="Epochs between looks at the test set.  [default: end only]"
@@ -109,16 +114,26 @@ def config_options(command: _Command) -> _Command:
             click.option(
                 "--tensorboard/--no-tensorboard",
                 default=None,
-                help="Write what is logged for TensorBoard too, into OUT/tensorboard.  [default: no]",
+                help="Also write what is logged for TensorBoard, into OUT/tensorboard.  [default: no]",
             ),
             click.option("--validation", type=int, help="Training records kept aside for a validation schedule."),
-            click.option("--validation-public", is_flag=True, default=None, help="They are public: looks are free."),
+            click.option(
+                "--validation-public",
+                is_flag=True,
+                default=None,
+                help="These records are public: looks at them cost nothing.",
+            ),
             click.option("--validation-data", help="For data of your own: public validation records."),
             click.option("--records", type=int, help="A public number in place of the exact size of the data."),
             click.option(
                 "--searched", type=int, help="Settings tried before this run and not charged; certified as such."
             ),
-            click.option("--allow-nonprivate", is_flag=True, default=None, help="Allow --sigma 0: no privacy."),
+            click.option(
+                "--allow-nonprivate",
+                is_flag=True,
+                default=None,
+                help="Allow a run without privacy: --sigma 0, or a method that is not private.",
+            ),
         ]
     ):
         command = option(command)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @config_options
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the model, certificate, ledger, metrics.")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
-@click.option("--resume", type=click.Path(file_okay=False), help="Go on with the run in this folder.")
+@click.option("--resume", type=click.Path(file_okay=False), help="Resume the run in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
 def train(out: str | None, config_file: str | None, resume: str | None, as_json: bool, **flags: Any) -> None:
     """Train a model privately, and certify it.

@@ -41,7 +41,7 @@ _SCORED = ("validation", "validation_public", "validation_data")
 @click.option("--select-epsilon", type=float, help="By parts: epsilon of the choice.  [default: --epsilon]")
 @click.option("--plan", "only_plan", is_flag=True, help="Say what it would do and cost. Reads no data.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the chosen run.")
-@click.option("--resume", type=click.Path(file_okay=False), help="Go on with the search in this folder.")
+@click.option("--resume", type=click.Path(file_okay=False), help="Resume the search in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
 def tune(  # noqa: PLR0917
     config_file: str | None,

@@ -1,7 +1,7 @@
 """What all runs of a comparison cost together: they looked at the same records, so their costs add up.
 
     noise that is known ahead               what the ledgers count, composed, by the accountant pld
-    noise that was chosen on the way        its whole budget: basic composition, epsilons and deltas added
+    noise that was chosen during the run        its whole budget: basic composition, epsilons and deltas added
     no theorem for what was composed        basic composition of all runs
     deltas that differ                      what is composed is taken at the largest
     a run that is not private               no epsilon covers the comparison
@@ -156,7 +156,7 @@ def _composed(spent: Sequence[Spent]) -> tuple[float | None, float | None, str]:
     chosen = [each for each in spent if each.case.plan.adaptive]
     known = [each for each in spent if not each.case.plan.adaptive]
     if chosen and not known:
-        return *_added(chosen), "budgets of noise chosen on the way, added up"
+        return *_added(chosen), "budgets of noise chosen during the run, added up"
     delta = max(_delta(each) for each in known)
     events = [each.event if each.times == 1 else Repeated(each.event, each.times) for each in known if each.event]
     try:
@@ -166,7 +166,11 @@ def _composed(spent: Sequence[Spent]) -> tuple[float | None, float | None, str]:
     if not chosen:
         return epsilon, delta, f"composed by {_ACCOUNTANT}"
     more, more_delta = _added(chosen)
-    return epsilon + more, delta + more_delta, f"composed by {_ACCOUNTANT}; budgets of noise chosen on the way added"
+    return (
+        epsilon + more,
+        delta + more_delta,
+        f"composed by {_ACCOUNTANT}; budgets of noise chosen during the run added",
+    )
 
 
 def _added(spent: Sequence[Spent]) -> tuple[float, float]:

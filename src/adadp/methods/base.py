@@ -136,6 +136,8 @@ class Method(ABC):
 
     name: ClassVar[str]
     defaults: ClassVar[MethodDefaults] = MethodDefaults()
+    paper: ClassVar[str | None] = None
+    """Who published it, by author and year: cited on the certificate where no epsilon holds for the method."""
 
     def note(self, steps: int) -> str | None:  # noqa: ARG002
         """What is worth knowing about a run of so many steps, if anything."""

@@ -27,6 +27,7 @@ class DpOpt(Method):
     """
 
     name = "dpopt"
+    paper = "Xiang et al. 2019"
 
     source: str = "released"
     """What both are made of: gradients as they were released, by column; or raw, by coordinate (not private)."""

@@ -38,6 +38,7 @@ class AdadpPublished(Method):
     """Algorithm 1 of Xu et al. 2020, for comparison; see ``PublishedQuery`` and docs/methods/published.md."""
 
     name = "adadp-published"
+    paper = "Xu et al. 2020"
     defaults = MethodDefaults(optimizer="rms", lr=0.002, clip=4.0)
 
     clip: str = "example"
@@ -205,6 +206,7 @@ class Adan(Method):
     """
 
     name = "adan"
+    paper = "Xu et al. 2020"
     defaults = MethodDefaults(optimizer="sgd", lr=0.1, clip=4.0)
 
     source: str = "raw"

@@ -146,7 +146,7 @@ def _load_arrays(path: FilePath, test_path: FilePath | None, schema: Schema, bou
         public=(
             f"The classes are declared: {', '.join(classes)}.",
             *(["Bytes are divided by 255."] if encoder.pixels else []),
-            f"Every number of a record was brought into [{bound.low:g}, {bound.high:g}]; NaN and infinity are refused.",
+            f"Every number of a record was brought into {bound.interval}; NaN and infinity are refused.",
         ),
         encoder=encoder,
     )

@@ -59,7 +59,7 @@ def make_certificate(
 
     ``steps_done`` steps are in the model; ``steps_lost`` were charged and are not, because the process was killed.
     ``learned`` is what the feature stages of the run have released; ``encoder`` how files became records. ``budget`` is
-    the filter of a run whose noise was chosen on the way: what was promised ahead is then what is certified.
+    the filter of a run whose noise was chosen during the run: what was promised ahead is then what is certified.
     ``search`` says among what the run was chosen, and ``searched`` what that discloses; the ledger is the search's.
     ``measured`` are the digests of the files with what was measured on public data.
 
@@ -118,12 +118,13 @@ def make_certificate(
     if not private:
         return certificate | {"reason": "The run added no noise: nothing is protected."}
     assert delta is not None
-    leak = parse_method(config.method).not_private
+    method = parse_method(config.method)
+    leak = method.not_private
     if leak is not None:
         return certificate | {
             "private": False,
             "reason": leak,
-            "claimed_by_paper": _claimed(plan, ledger, delta),
+            "claimed_by_paper": _claimed(method.paper, plan, ledger, delta),
         }
     if budget is not None:
         certificate["accountant"] = budget.name
@@ -181,49 +182,77 @@ def model_metadata(certificate: Mapping[str, Any]) -> dict[str, str]:
     return metadata
 
 
+def small(value: float) -> str:
+    """A delta: 1e-5, and not 1e-05."""
+    return f"{value:g}".replace("e-0", "e-")
+
+
 def plain_words(certificate: Mapping[str, Any]) -> str:
-    """The certificate in a few lines for people."""
+    """The certificate in lines for people: what is guaranteed, what is not, and only then how the run was made."""
     proved = guarantee_of(certificate)
     if proved is None:
         claimed = certificate.get("claimed_by_paper")
         return f"NOT PRIVATE. {certificate.get('reason', '')}" + (f"\n{claimed['text']}" if claimed else "")
     plan = certificate["plan"]
-    checks = ", ".join(f"{each['accountant']} {rounded_up(each['epsilon'])}" for each in proved["cross_check"])
     guarantee = (
-        f"({rounded_up(proved['epsilon'])}, {certificate['delta']:g})-differentially private, "
+        f"({rounded_up(proved['epsilon'])}, {small(certificate['delta'])})-differentially private, "
         f"for {certificate['neighbours']} neighbours."
     )
-    lost = f" ({certificate['steps_lost']} more were paid and lost)" if certificate["steps_lost"] else ""
+    lost = f" ({certificate['steps_lost']} more were charged and lost)" if certificate["steps_lost"] else ""
     if certificate["rehearsal"]:
-        first = [
+        lines = [
             f"REHEARSAL, NOT FOR RELEASE. {certificate['reason']}",
             f"Without a seed the same run would be {guarantee}",
         ]
     else:
-        first = [guarantee, certificate["protects"]]
-    lines = [
-        *first,
-        f"One record is: {certificate['record']}",
-        f"{certificate['steps_done']} of {plan['steps']} steps of {certificate['method']}{lost}, "
-        f"{certificate['sampling']} lots of about "
-        f"{plan['lot_size']} of {plan['records']} records, clip {plan['clip']}, noise {_noise(plan)}.",
-        f"By {certificate['accountant']}, between {proved['epsilon_low']:.6g} and "
-        f"{rounded_up(proved['epsilon_high'], 6)}; other accountants: {checks}."
-        if checks
-        else f"By {certificate['accountant']}: the budget was fixed in advance, and the noise chosen on the way.",
-        f"Randomness: {certificate['randomness']}. Arithmetic: {certificate.get('arithmetic', 'fast')}.",
-    ]
+        lines = [f"The model is {guarantee}", certificate["protects"]]
+    lines.append(record_in_words(certificate))
     if "search" in certificate:
         lines.append(certificate["search"]["text"])
+    lines += [f"Not covered: {each}" for each in certificate["not_charged"]]
+    lines += [f"Disclosed: {each}" for each in certificate["disclosed"]]
+    lines += [
+        f"Training: {certificate['steps_done']} of {plan['steps']} steps of {certificate['method']}{lost}, on "
+        f"{certificate['sampling']} lots of about {plan['lot_size']} of {plan['records']} records, with clip rule "
+        f"{plan['clip']} and noise multiplier {_noise(plan)}.",
+        _accounting(certificate, proved),
+        f"Randomness: {certificate['randomness']}. Arithmetic: {certificate.get('arithmetic', 'fast')}.",
+    ]
     features = certificate.get("features")
     if features is not None:
-        lines.append(f"Before the network: {', then '.join(features['stages'])}.")
+        lines.append(f"Features before the network: {', then '.join(features['stages'])}.")
         lines += [f"Released privately and charged: {each}." for each in features["released"]]
         lines += [f"Public: {each}" for each in features["public"]]
-    lines += [f"Disclosed: {each}" for each in certificate["disclosed"]]
     lines += [f"Note: {each}" for each in certificate["notes"]]
-    lines += [f"Not charged: {each}" for each in certificate["not_charged"]]
     return "\n".join(lines)
+
+
+def record_in_words(certificate: Mapping[str, Any]) -> str:
+    """What one record is, as a sentence."""
+    return f"One record is: {certificate['record'].removesuffix('.')}."
+
+
+def bracket_in_words(proved: Mapping[str, Any]) -> str:
+    """The bracket of epsilon to six digits; one number where its ends read alike."""
+    low, high = f"{proved['epsilon_low']:.6g}", rounded_up(proved["epsilon_high"], 6)
+    return f"between {low} and {high}, the upper end counts" if low != high else high
+
+
+def _accounting(certificate: Mapping[str, Any], proved: Mapping[str, Any]) -> str:
+    """Which accountant certifies, and what the others with a proof say."""
+    name = certificate["accountant"]
+    checks = {each["accountant"]: rounded_up(each["epsilon"]) for each in proved["cross_check"]}
+    if proved["epsilon"] == 0:
+        return "Accounting: nothing was released, so epsilon is 0."
+    if not checks:
+        return (
+            f"Accounting: epsilon is the budget that was fixed in advance. The {name} held the run to it while the "
+            "noise was chosen during the run."
+        )
+    others = ", ".join(f"{each} {epsilon}" for each, epsilon in checks.items() if each != name)
+    return f"Accounting: epsilon by {name} is {bracket_in_words(proved)}." + (
+        f" Other accountants with a proof: {others}." if others else ""
+    )
 
 
 def _noise(plan: Mapping[str, Any]) -> str:
@@ -233,7 +262,7 @@ def _noise(plan: Mapping[str, Any]) -> str:
     if not (isinstance(noise, Piecewise) and noise.tick == 1):
         return f"{noise}{clips}"
     (_, first), (_, last) = noise.points[0], noise.points[-1]
-    return f"chosen {len(noise.points)} times on the way, {first:.4g} at first and {last:.4g} in the end{clips}"
+    return f"chosen {len(noise.points)} times during the run, {first:.4g} at first and {last:.4g} at the end{clips}"
 
 
 def _for_release(proved: dict[str, Any], seed: int | None) -> dict[str, Any]:
@@ -242,7 +271,7 @@ def _for_release(proved: dict[str, Any], seed: int | None) -> dict[str, Any]:
         return proved
     reason = (
         f"The noise was computed from the seed {seed}, which is in the configuration: whoever has the seed can compute "
-        "the noise again and subtract it. Nothing is protected. For a model to release, run without a seed."
+        "the noise again and subtract it. Nothing is protected. To release a model, train it without a seed."
     )
     return {"private": False, "rehearsal": True, "reason": reason, "if_unseeded": proved}
 
@@ -266,17 +295,22 @@ def _protects(epsilon: float, delta: float, neighbours: Neighbours) -> str:
         return (
             f"At so large an epsilon the guarantee alone rules out very little: the model may change much by {change}."
         )
-    factor, added = rounded_up(math.exp(epsilon)), f"{delta:g}".replace("e-0", "e-")
+    factor = rounded_up(math.exp(epsilon))
     return (
         f"{change[0].upper()}{change[1:]} changes the probability of any outcome by at most a factor of {factor}, plus "
-        f"at most {added}."
+        f"at most {small(delta)}."
     )
 
 
-def _claimed(plan: Plan, ledger: LedgerRecord, delta: float) -> dict[str, Any]:
-    """What the paper of a method that is not private would claim: Theorem 1 of Xu et al. 2020, of what was charged.
+_THEOREM1 = "Xu et al. 2020"
 
-    It has no words for what features release ahead of the steps; then it is that of the steps alone.
+
+def _claimed(published: str | None, plan: Plan, ledger: LedgerRecord, delta: float) -> dict[str, Any]:
+    """What Xu et al. 2020 would claim for a method that is not private, by their Theorem 1, of what was charged.
+
+    They claim it for their own methods and for those they compare with. A method that others ``published`` may have
+    another claim in its own paper, which is not computed. Theorem 1 does not cover what features release ahead of the
+    steps; then it is that of the steps alone.
     """
     paper = accountant("theorem1")
     before = set(plan.charges_before())
@@ -289,9 +323,11 @@ def _claimed(plan: Plan, ledger: LedgerRecord, delta: float) -> dict[str, Any]:
         except AccountingError:
             continue
         if math.isfinite(figure):
-            epsilon, what = figure, f"epsilon {figure:.4g} at delta {delta:g} {words}"
+            epsilon, what = figure, f"epsilon {figure:.4g} at delta {small(delta)} {words}"
         break
-    text = f"The paper would claim {what} (Theorem 1 of Xu et al. 2020, as printed). No guarantee follows from it."
+    text = f"{_THEOREM1} would claim {what} (their Theorem 1, as printed). No guarantee follows from it."
+    if published != _THEOREM1:
+        text += f" The method was published by {published}; what that paper would claim was not computed."
     return {"accountant": paper.name, "epsilon": epsilon, "text": text}
 
 
@@ -311,35 +347,38 @@ def _cross_check(event: Event | None, delta: float) -> list[dict[str, Any]]:
 
 
 def _disclosed(config: TrainConfig, plan: Plan, *, searched: bool) -> list[str]:
-    disclosed = ["The configuration and the plan: every number in them."]
+    disclosed = ["Every number in the configuration and in the plan."]
     if not searched:
         disclosed.append(
-            "How long the run took, rounded up to one digit: it depends a little on how many records its lots had."
+            "How long the run took, rounded up to one digit. It depends slightly on how many records were drawn."
         )
     if config.records is None:
-        disclosed.append(f"The exact number of training records, {plan.records}, through the sampling rate.")
+        disclosed.append(f"The exact number of training records, {plan.records}, which follows from the sampling rate.")
     if config.validation is not None:
         disclosed.append(
             f"{config.validation} validation records, which were taken as public: they are not protected."
             if config.validation_public
-            else f"That about {config.validation} records were looked at and not trained on; the looks are charged."
+            else f"That about {config.validation} records were held out. Looks at them have noise and are charged."
         )
     return disclosed
 
 
 _ROUNDING = {
-    "exact": "The arithmetic of the processor: that it computes the same numbers when it computes the same thing "
-    "again. One record of every lot was computed twice to see it. Given that, what one record can change is proved for "
-    "the program that ran, rounding included.",
-    "fast": "Rounding, in part: numbers were rounded to 7 digits. What that does to ordinary gradients was measured, "
-    "not proved, and the noise allows for it. Not covered is a gradient that hangs on the last digit, as of a record "
-    "that was made to sit exactly at the corner of a ReLU or in which huge numbers cancel: one record more can then "
-    "change a sum by up to three times what its noise is for. Training with exact arithmetic leaves no such gap.",
+    "exact": "A processor that gives two different results for the same computation. One record of every lot was "
+    "computed twice to check that this does not happen. If it does not, the bound on what one record can change is "
+    "proved for the program that ran, rounding included (docs/arithmetic.md).",
+    "fast": "Rounding, in part (docs/arithmetic.md). Gradients were computed to about 7 digits. For ordinary gradients "
+    "the effect of rounding was measured, not proved, and the noise allows for it. Not covered is a gradient that "
+    "depends on its last digit, such as that of a record made to lie exactly at the corner of a ReLU, or of one in "
+    "which huge numbers cancel. One record can then change a sum by up to three times the amount that the noise is "
+    "for, provided that the processor computes each row of a batch from that row alone, which was tested and not "
+    "proved. Training with exact arithmetic leaves no such gap.",
 }
 """What is not covered about rounding, by arithmetic."""
 _ROUNDED_FEATURES = (
-    "Rounding of features: they were computed in batches, so one record more can change the last digits of those of "
-    "others. The noise allows for that where gradients are ordinary."
+    "Rounding of features. They were computed in batches, so one record can change the last digits of the features of "
+    "others. The noise allows for that where gradients are ordinary; where one depends on its last digit, the limit of "
+    "three times does not hold."
 )
 
 
@@ -353,11 +392,11 @@ _KEPT_APART = (
 
 def _not_charged(config: TrainConfig) -> list[str]:
     arithmetic = config.arithmetic or "fast"
-    not_charged = ["Looks at the test set, which must be public.", _ROUNDING[arithmetic]]
+    not_charged = ["Evaluations on the test set, which must be public.", _ROUNDING[arithmetic]]
     if arithmetic == "fast":
         not_charged.append(_KEPT_APART)
         if parse_features(config.features):
             not_charged.append(_ROUNDED_FEATURES)
     if config.searched:
-        not_charged.append(f"{config.searched} settings tried outside of this run.")
+        not_charged.append(f"The choice among {config.searched} settings that were tried outside of this run.")
     return not_charged

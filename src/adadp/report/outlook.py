@@ -86,7 +86,7 @@ class Outlook:
     """What they cost alone; None where a filter certifies the whole."""
     status: Status
     budget: Filter | None
-    """What holds a run whose noise is chosen on the way; its budget is then ``epsilon``."""
+    """What holds a run whose noise is chosen during the run; its budget is then ``epsilon``."""
     not_private: str | None
     """Why there is no epsilon."""
 
@@ -152,7 +152,7 @@ class Outlook:
             private = isinstance(decay, ValidationDecay) and decay.look is not None
             shape = "noise" if self.config.noise_schedule is None else f"noise {self.short}"
             return [
-                f"{shape}: sigma begins with {first} and will be chosen on the way",
+                f"{shape}: sigma begins with {first} and will be chosen during the run",
                 f"at most {length}: the run ends when the budget is spent" + (", also by looks" if private else ""),
             ]
         if self.solved is None:
@@ -190,7 +190,7 @@ def outlook(
 ) -> Outlook:
     """What the run of ``config`` by ``plan`` will do.
 
-    ``rate`` is the learning rate over the epochs. ``budget`` is the filter of a run whose noise is chosen on the way.
+    ``rate`` is the learning rate over the epochs. ``budget`` is the filter of a run that chooses its noise as it goes.
     ``every`` asks for every epoch; otherwise at most ``FEW`` are computed, the first and the last among them.
     """
     stages = released_stages(parse_features(config.features))

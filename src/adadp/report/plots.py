@@ -118,7 +118,7 @@ def plot_outlooks(path: str | Path, outlooks: Sequence[Outlook]) -> Path:
         if each.budget is not None or each.not_private is not None:
             raise InputError(
                 f"The run with noise {each.schedule} cannot be drawn ahead.",
-                why="Its noise is chosen on the way."
+                why="Its noise is chosen during the run."
                 if each.budget is not None
                 else "It spends no privacy: it has none.",
                 fix="Leave the plot out.",

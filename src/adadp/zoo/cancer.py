@@ -35,8 +35,8 @@ CANCER = DataSet(
     "obtained from the University of Wisconsin Hospitals, Madison, from Dr. William H. Wolberg; UCI Machine Learning "
     "Repository, doi 10.24432/C5HP4Z",
     licence="CC BY 4.0; its donors ask to be cited and acknowledged",
-    record="One cell sample. 645 distinct patients stand behind the 699 rows, some of them behind several: protecting "
-    "a record does not protect a patient, and 14 patients are in both the training and the test records.",
+    record="One cell sample. The 699 samples come from 645 distinct patients, some of whom gave several: protecting a "
+    "record does not protect such a patient. 14 patients are in both the training and the test records.",
     scaling="(mark - 5.5) / 4.5, from the declared range 1..10 to [-1, 1]",
     split=f"683 rows without a missing mark, permuted by row number with a fixed seed: {_TRAIN_RECORDS} to train, the "
     "rest to test (the sizes of Yu et al. 2019)",

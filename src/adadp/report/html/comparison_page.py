@@ -20,11 +20,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadp.errors import InputError
+from adadp.report.certificate import small
 from adadp.report.detection import rules_out_little
 from adadp.report.html.comparison_charts import Styles, budget_of, by_epoch, by_epsilon, by_spending, styles_of
 from adadp.report.html.comparison_tables import LEVEL, Case, Results, commands, failed, means, smallest, tests
 from adadp.report.html.page import Figure, KeyFigures, Page, Part, Section, Tone, Words
-from adadp.report.html.words import REHEARSALS, duration, number, percent, small
+from adadp.report.html.words import REHEARSALS, duration, number, percent
 
 FORMAT = 2
 

@@ -1,4 +1,4 @@
-"""The charts of a run: accuracy and privacy on the way, what each accountant says, and what changed over the epochs.
+"""The charts of a run: accuracy and privacy by step, what each accountant says, and what changed over the epochs.
 
 a run whose test set was looked at once only   no curve of the accuracy; the page says how to get one
 an evaluation that is not an accuracy          its own name and range, and no percent
@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.plan import Plan
-from adadp.report.certificate import guarantee_of
+from adadp.report.certificate import bracket_in_words, guarantee_of, small
 from adadp.report.html.page import Axis, Chart, Series
-from adadp.report.html.words import number, small
+from adadp.report.html.words import number
 from adadp.runs import Evaluated
 from adadp.schedules import Schedule, Uniform, parse_open, parse_schedule
 
@@ -51,7 +50,7 @@ def looks_chart(lines: Sequence[Line]) -> Chart | None:
     if len(points) < 2:
         return None
     name, axis = _name_and_axis(lines)
-    title = f"{name[0].upper()}{name[1:]} on the way"
+    title = f"{name[0].upper()}{name[1:]} during the run"
     called = "accuracy" if axis is ACCURACY else "evaluation"
     return Chart(called, title, "line", STEPS, axis, (_series(name, points),), "On test data, which must be public.")
 
@@ -60,7 +59,7 @@ def spending_chart(lines: Sequence[Line], delta: float | None, accountant: str) 
     """Epsilon against steps, or the used share of a budget; None for a run of one epoch, or without noise."""
     if any("budget_used" in line for line in lines):
         used = _series("budget used", _known(lines, "budget_used"))
-        caption = "The noise was chosen on the way; epsilon is the whole budget, whatever was used of it."
+        caption = "The noise was chosen during the run; epsilon is the whole budget, whatever was used of it."
         return _over_steps("Budget used", Axis("budget used", percent=True, zero=True), used, caption)
     at = "" if delta is None else f" at delta = {small(delta)}"
     computed = _series(f"{accountant}, no guarantee", _known(lines, "claimed_epsilon"), dashed=True)
@@ -72,7 +71,7 @@ def spending_chart(lines: Sequence[Line], delta: float | None, accountant: str) 
         return _over_steps(title, Axis(f"epsilon by {accountant}{at}", zero=True), computed, caption)
     spent = _series("epsilon", _known(lines, "epsilon"))
     caption = "What everything released so far costs, what features released before the first step included."
-    title, without = "Privacy spent on the way", ""
+    title, without = "Privacy spent during the run", ""
     if not spent.x:
         spent, without = _series("epsilon", _known(lines, "epsilon_if_unseeded"), dashed=True), " without a seed"
         title = "Privacy the same run would spend without a seed"
@@ -113,8 +112,8 @@ def accountants_chart(certificate: Mapping[str, Any]) -> Chart | None:
     certified_by = "Without a seed it would be certified by" if rehearsal else "Certified by"
     wide = min(values) > 0 and max(values) > _WIDE * min(values)
     caption = (
-        f"All are proofs about the same releases; the smallest is the tightest. {certified_by} {chosen}: between "
-        f"{proved['epsilon_low']:.6g} and {rounded_up(proved['epsilon_high'], 6)}, the upper end counts."
+        f"All are proofs about the same releases; the smallest is the tightest. {certified_by} {chosen}: "
+        f"{bracket_in_words(proved)}."
     )
     return Chart(
         "accountants",

@@ -22,7 +22,7 @@ from adadp import __version__
 from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.errors import InputError
-from adadp.report.certificate import FORMAT, guarantee_of
+from adadp.report.certificate import FORMAT, guarantee_of, small
 from adadp.report.detection import FALSE_ALARMS, detection, rules_out_little
 from adadp.report.html.page import Figure, KeyFigures, Page, Tone
 from adadp.report.html.run_charts import Line
@@ -43,7 +43,6 @@ from adadp.report.html.words import (
     number,
     percent,
     percent_up,
-    small,
     unbroken,
     whole,
 )

@@ -9,7 +9,7 @@ from typing import Any
 from adadp.accounting import rounded_up
 from adadp.config import TrainConfig
 from adadp.errors import RunError
-from adadp.report.certificate import guarantee_of
+from adadp.report.certificate import guarantee_of, record_in_words
 from adadp.report.detection import rules_out_little
 from adadp.report.html.page import Chart, Command, Matrix, Part, Section, Table, Tone, Words
 from adadp.report.html.run_charts import (
@@ -37,7 +37,7 @@ def final_look(lines: Sequence[Line]) -> float | Evaluated | None:
 def protection(certificate: Certificate) -> Section:
     """What the certificate states, in the words of who is affected."""
     title = "What this protects, and what it does not"
-    open_to_all = [*certificate["disclosed"], *(f"Not charged: {each}" for each in certificate["not_charged"])]
+    open_to_all = [*(f"Disclosed: {each}" for each in certificate["disclosed"]), *certificate["not_charged"]]
     proved = guarantee_of(certificate)
     if proved is None:
         why = (certificate.get("reason", ""), certificate.get("claimed_by_paper", {}).get("text", ""))
@@ -49,14 +49,14 @@ def protection(certificate: Certificate) -> Section:
     features = certificate.get("features", {})
     protects = [
         proved["protects"],
-        f"One record is: {certificate['record']}",
+        record_in_words(certificate),
         *(f"Released privately before the training, and charged: {each}" for each in features.get("released", ())),
         *(f"Public from the start, so nothing to protect: {each}" for each in features.get("public", ())),
         *([certificate["search"]["text"]] if "search" in certificate else []),
     ]
     limits = [
-        "What holds for many records alike: to learn that is the purpose of the model.",
-        "Several records that belong to one person: each of them is protected, all of them together less.",
+        "What is true of many records alike. Learning that is the purpose of the model.",
+        "Several records of one person together. Each of them is protected, all of them together less.",
         *open_to_all,
     ]
     epsilon, delta = proved["epsilon"], certificate["delta"]
@@ -83,7 +83,7 @@ def protection(certificate: Certificate) -> Section:
 
 
 def progress(config: TrainConfig, lines: Sequence[Line], certificate: Certificate | None) -> list[Section]:
-    """Accuracy (or another evaluation) and privacy on the way, and what every accountant says in the end."""
+    """Accuracy (or another evaluation) and privacy during the run, and what every accountant says in the end."""
     proved = None if certificate is None else guarantee_of(certificate)
     looked = looks_chart(lines)
     spending = spending_chart(lines, config.delta, config.accountant)
@@ -92,13 +92,15 @@ def progress(config: TrainConfig, lines: Sequence[Line], certificate: Certificat
     if looked is None and final_look(lines) is not None:
         searched = certificate is not None and "search" in certificate
         advice = (
-            "A search does not look at it on the way." if searched else "For a curve, train with --evaluate-every 1."
+            "A search does not evaluate the model during the run."
+            if searched
+            else "For a curve, train with --evaluate-every 1."
         )
-        parts.append(Words((f"The test set was looked at once, at the end. {advice}",)))
+        parts.append(Words((f"The model was evaluated on the test set once, at the end. {advice}",)))
     by_accountant = None if certificate is None else accountants_chart(certificate)
     parts += [] if by_accountant is None else [by_accountant]
     own = isinstance(final_look(lines), Evaluated)
-    title = "Evaluation and privacy on the way" if own else "Accuracy and privacy on the way"
+    title = "Evaluation and privacy during the run" if own else "Accuracy and privacy during the run"
     return [Section(title, tuple(parts))] if parts else []
 
 
@@ -168,9 +170,16 @@ def _rerun(folder: RunFolder, certificate: Certificate | None) -> tuple[Part, ..
         return (Words(("The data was handed over in Python (adadp.fit), so no command runs this again.",)),)
     if certificate is None:
         way, what = ("train", "run") if search is None else ("tune", "search")
-        return (Command(f"adadp {way} --resume {shlex.quote(folder.path.name)}", f"Go on with the {what}:"),)
+        said = (
+            f"Resume the {what}, in the folder where it was started, with the path of this folder as seen from there:"
+        )
+        return (Command(f"adadp {way} --resume {shlex.quote(folder.path.name)}", said),)
+    own = "encoder_digest" in certificate  # then file names are those that were given, relative ones too
+    where = ", in the folder where this run was started" if own else ""
     if search is None:
-        return (Command(config.as_command(), "Run it again, with every setting written out:"),)
+        cost = ". A second run on the same records spends epsilon a second time" if own else ""
+        said = f"Run it again, with every setting written out{where}{cost}:"
+        return (Command(f"{config.as_command()} --out again", said),)
     why = Words(
         (
             "A search chose this run, so no adadp train command repeats it: with the same settings that would be "
@@ -180,7 +189,8 @@ def _rerun(folder: RunFolder, certificate: Certificate | None) -> tuple[Part, ..
     command = search_command(search, "again")
     if command is None:
         return (why,)
-    return (why, Command(command, "Search again, among the same settings, which costs the same epsilon once more:"))
+    said = f"Search again, among the same settings{where}, which costs the same epsilon once more:"
+    return (why, Command(command, said))
 
 
 def _checks(certificate: Certificate | None) -> tuple[Part, ...]:
@@ -192,8 +202,8 @@ def _checks(certificate: Certificate | None) -> tuple[Part, ...]:
         ("configuration", certificate["config_digest"]),
         ("head of the ledger", certificate["ledger"]["head"]),
     ]
-    caption = "Keep the first one elsewhere to pin the run: who can write the folder can write all of it anew."
-    verify = "Compute the guarantee again from the ledger, and check the model and this page; call it in the folder:"
+    caption = "Keep a copy of the first digest elsewhere: whoever can write to the folder can replace all of it."
+    verify = "Compute the guarantee again from the ledger, and check the model and this page. Run this in the folder:"
     return (
         Command("adadp verify .", verify),
         Table(("SHA-256 of", "Digest"), tuple(digests), caption, left=2, wide=True),

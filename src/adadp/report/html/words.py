@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal
 
 from adadp.accounting import rounded_up
+from adadp.report.certificate import small
 from adadp.report.detection import FALSE_ALARMS, detection, rules_out_little
 from adadp.runs import ClassCounts
 
@@ -43,11 +44,6 @@ def points(share: float) -> str:
 def number(value: float | None) -> str:
     """Four digits are enough to read; a dash where there is none."""
     return "-" if value is None else f"{value:.4g}"
-
-
-def small(value: float) -> str:
-    """A delta: 1e-5, and not 1e-05."""
-    return f"{value:g}".replace("e-0", "e-")
 
 
 def whole(value: int) -> str:
