@@ -277,7 +277,11 @@ def test_values_that_leave_torch_and_sizes_that_tell_are_lost():
     x, i = torch.rand(4, 3), torch.randint(0, 3, (4,))
     leaves = [lambda x: x.tolist(), lambda x: float(x.sum()), lambda x: x.sum().item(), lambda x: x.numpy(),
               lambda x: x.nonzero(), lambda x: x[x > 0.5], lambda x: x.masked_select(x > 0.5), lambda x: x.unique(),
-              lambda x: int(x.argmax()), lambda x: x.to_sparse()]  # fmt: skip
+              lambda x: int(x.argmax()), lambda x: x.to_sparse(), lambda x: torch.tensor([x.max(), x.min()]),
+                  lambda x: torch.as_tensor([[x.max()]]), lambda x: x.new_tensor([x.max()]),
+                  lambda x: torch.arange(x.argmax()), lambda x: torch.ones(13)[x.argmax()],
+                  lambda x: torch.ones(13)[: x.argmax()], lambda x: torch.zeros(13).__setitem__(x.argmax(), 1.0),
+                  lambda x: torch.add(x, x, alpha=x.sum()), lambda x: F.leaky_relu(x, x.sum())]  # fmt: skip
     assert all(lost(call, x) for call in leaves)
     assert lost(F.one_hot, i)
     assert lost(lambda i: torch.arange(12).tensor_split(i.sort().values), i)

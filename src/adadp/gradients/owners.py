@@ -32,6 +32,9 @@ from adadp.gradients.layout import Layout
 from adadp.gradients.owner_rules import MIXED, NOBODY, Arguments, join, joined, rule_for
 from adadp.gradients.recorder import DESCRIBING
 
+_COPYING = frozenset({"tensor", "as_tensor", "asarray", "new", "new_tensor"})
+"""Functions that make a tensor of plain numbers, and take tensors for these without a kernel."""
+
 
 class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the owners of all numbers through what happens inside. One object sees one pass, or several one after
@@ -46,6 +49,8 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Why nothing can be said about this pass, with the line of the model that is to blame."""
         self.mixed_at: str | None = None
         """The first line of the model that joined several records."""
+        self._taken = False
+        """Whether a kernel has read a number of a record into Python or C++ since a function gave back its answer."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -101,6 +106,13 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
         sized = len(given) == 1 if name == "one_hot" else name == "tensor_split" and isinstance(given[1], Tensor)
         if sized and any(map(self.known, given)):
             self._lose(f"{name}, which makes tensors whose size depends on records,")
+        taken, self._taken = self._taken, False
+        if name in _COPYING:  # torch.tensor([n.max(), n.min()])
+            taken = any(
+                self.known(leaf) for part in given if isinstance(part, (list, tuple)) for leaf in tree_leaves(part)
+            )
+        if taken and not isinstance(output, bool) and name != "one_hot":  # which looks whether its numbers are in range
+            self._lose(f"{name}, which uses a value of records as a plain number,")
         if self.lost is not None or name in DESCRIBING or isinstance(output, (Tensor, torch.Size, torch.dtype)):
             return
         hooked = name in {"register_hook", "register_post_accumulate_grad_hook"}
@@ -120,6 +132,7 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
         output = func(*args, **(kwargs or {}))
         arguments = Arguments(func._schema, args, kwargs or {}, self.of)
         known = [value for value in arguments.tensors() if _address(value) in self._held]
+        self._taken |= func is torch.ops.aten._local_scalar_dense.default and any(map(self.known, known))
         if known and torch.Tag.inplace_view not in func.tags:
             self._follow(func, arguments, output)
         return output

@@ -112,7 +112,8 @@ class Recorder(TorchFunctionMode):
         self.modules: list[str] = []
         """The modules being run, outermost first, as far as somebody keeps this up to date."""
         self.calls_made = 0
-        """A number that stands for the sequence of all torch functions that were called, trained or not."""
+        """A number that stands for the sequence of all torch functions that were called, trained or not, and for which of their
+        arguments tensors stood."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -122,7 +123,8 @@ class Recorder(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name not in DESCRIBING:
             numbers = repr([value for value in given if not isinstance(value, Tensor)]) if name in _MOVING else ""
-            self.calls_made = hash((self.calls_made, name, numbers))
+            kinds = tuple([isinstance(value, Tensor) for value in given])  # max(x.norm(), 9.0) gives one or the other
+            self.calls_made = hash((self.calls_made, name, kinds, numbers))
         found = [target for value in _tensors(given) if (target := self._targets.get(id(value))) is not None]
         if not found or not torch.is_grad_enabled():
             return self._answered(func, given, func(*args, **kwargs))
