@@ -112,8 +112,8 @@ class Recorder(TorchFunctionMode):
         self.modules: list[str] = []
         """The modules being run, outermost first, as far as somebody keeps this up to date."""
         self.calls_made = 0
-        """A number that stands for the sequence of all torch functions that were called, trained or not, and for which of their
-        arguments tensors stood."""
+        """A number that stands for the sequence of all torch functions that were called, trained or not, and for which
+        of their arguments were tensors."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
