@@ -472,10 +472,18 @@ def usual_shared_keys(m, x, n, mask):
     return m.h(mixed.transpose(1, 2).reshape(-1, 5, 4))
 
 
+def usual_rotation(m, x, n, mask):
+    """Rotary embeddings, by complex numbers."""
+    turned = torch.view_as_complex(m.c(x).reshape(-1, 5, 2, 2)) * torch.polar(
+        torch.ones(5, 1), torch.arange(5.0)[:, None]
+    )
+    return m.h(torch.view_as_real(turned).flatten(2))
+
+
 @pytest.mark.parametrize(
     "forward",
-    [usual_shared_keys, usual_last_word, usual_masked_mean, usual_sort_within_a_record, usual_buffer, usual_one_hot,
-     usual_gather_within, usual_branch],
+    [usual_rotation, usual_shared_keys, usual_last_word, usual_masked_mean, usual_sort_within_a_record, usual_buffer,
+     usual_one_hot, usual_gather_within, usual_branch],
 )  # fmt: skip
 def test_what_stays_inside_a_record_takes_the_fast_way(forward):
     engine = built_or_refused(forward, {})

@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from adadp.gradients.layout import Layout
-from adadp.gradients.owner_rules import MIXED, NOBODY, Arguments, join, joined, rule_for
+from adadp.gradients.owner_rules import MIXED, NOBODY, Arguments, join, joined, over, rule_for
 from adadp.gradients.recorder import DESCRIBING
 
 _COPYING = frozenset({"tensor", "as_tensor", "asarray", "new", "new_tensor"})
@@ -44,7 +44,8 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._held: dict[int, tuple[torch.UntypedStorage, int, Tensor]] = {}
-        """Memory by its address: itself, so that the address stays its own; bytes of an element; owner of each."""
+        """Memory by its address: itself, so that the address stays its own; bytes of an element, or of one of the two
+        parts of a complex one; owner of each."""
         self.lost: str | None = None
         """Why nothing can be said about this pass, with the line of the model that is to blame."""
         self.mixed_at: str | None = None
@@ -77,7 +78,9 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _, size, owners = held
         if not _reaches(value, size, owners):
             return torch.full((), MIXED, dtype=torch.int16).expand(value.shape)
-        return owners.as_strided(value.shape, value.stride(), value.storage_offset())
+        if value.element_size() == size:
+            return owners.as_strided(value.shape, value.stride(), value.storage_offset())
+        return over(_pieces(owners, value, size), [-1]).squeeze(-1)
 
     def known(self, value: Any) -> bool:
         """Whether any number of ``value`` is a record's."""
@@ -173,14 +176,14 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
         address = _address(value)
         if address not in self._held:
             storage = value.untyped_storage()
-            size = value.element_size()
+            size = value.element_size() // (2 if value.is_complex() else 1)
             empty = torch.full((storage.nbytes() // size,), NOBODY, dtype=torch.int16)
             self._held[address] = storage, size, empty
         _, size, held = self._held[address]
         if not _reaches(value, size, held):
             held.fill_(MIXED)
         else:
-            held.as_strided(value.shape, value.stride(), value.storage_offset()).copy_(owners.expand(value.shape))
+            _pieces(held, value, size).copy_(owners.expand(value.shape).unsqueeze(-1))
 
     def _lose(self, why: str) -> None:
         if self.lost is None:
@@ -206,12 +209,22 @@ def line_of_the_model() -> str:
     return "an unknown line"
 
 
+def _pieces(owners: Tensor, value: Tensor, size: int) -> Tensor:
+    """The places in ``owners``, one for ``size`` bytes each, of every number of ``value``; the last dimension holds
+    those of one number, such as the two parts of a complex one.
+    """
+    each = value.element_size() // size
+    strides = [step * each for step in value.stride()]
+    return owners.as_strided((*value.shape, each), (*strides, 1), value.storage_offset() * each)
+
+
 def _reaches(value: Tensor, size: int, owners: Tensor) -> bool:
     """Whether ``owners``, one for ``size`` bytes each, can be seen as ``value`` sees its memory: not if it was resized,
-    or is seen as numbers of another size.
+    or is seen as smaller numbers.
     """
     last = value.storage_offset() + sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
-    return value.element_size() == size and (value.numel() == 0 or last < len(owners))
+    each, rest = divmod(value.element_size(), size)
+    return rest == 0 and each > 0 and (value.numel() == 0 or (last + 1) * each <= len(owners))
 
 
 def _address(value: Tensor) -> int:
