@@ -186,8 +186,18 @@ def divided_by_the_larger(m, x, n, mask):
     return m.h(m.c(x)) / max(x.abs().max(), 40.0)
 
 
-def test_a_tensor_in_place_of_a_number_is_another_call():
-    engine = built_or_refused(divided_by_the_larger, {})
+def one_of_two_tensors(m, x, n, mask):
+    return m.h(m.c(x)) * (torch.tensor(3.0) if bool(far(x)) else torch.tensor(1.0))
+
+
+def truth_as_a_number(m, x, n, mask):
+    return m.h(m.c(x)) * (1 + bool(far(x)))
+
+
+@pytest.mark.parametrize("forward", [divided_by_the_larger, one_of_two_tensors, truth_as_a_number])
+def test_another_truth_value_is_another_path(forward):
+    """The calls are the same: what they are given depends on all records."""
+    engine = built_or_refused(forward, {})
     assert not engine.notes
     rows, lengths, mask = records(7)
     compare(engine, (rows, lengths, mask), rtol=1e-3)
@@ -209,6 +219,28 @@ def test_values_that_torch_itself_reads_as_plain_numbers_are_seen(forward):
     """No made-up record is far away; among real ones that are not, one that is would change them all."""
     engine = built_or_refused(forward, {})
     assert forward.__name__ in engine.notes[0]
+    rows, lengths, mask = records(7)
+    rows[3] *= 100
+    compare(engine, (rows, lengths, mask), rtol=1e-3)
+
+
+@torch.jit.script
+def moved_where_far(x, order):
+    if bool(x.abs().max() > 40):
+        return x[order]
+    return x * 1
+
+
+def test_scripted_code_is_slow_and_right():
+    """What a script does cannot be followed: a branch of its own is no call that is seen."""
+
+    def forward(m, x, n, mask):
+        order = n.argsort()
+        return m.h(moved_where_far(m.c(moved_where_far(x, order)), order.argsort()))
+
+    engine = built_or_refused(forward, {"c": torch.jit.trace(nn.Linear(4, 4), torch.randn(2, 5, 4))})
+    assert "called by no torch function" in engine.notes[0]
+    assert engine._blueprint.all_alone
     rows, lengths, mask = records(7)
     rows[3] *= 100
     compare(engine, (rows, lengths, mask), rtol=1e-3)

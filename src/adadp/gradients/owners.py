@@ -11,8 +11,8 @@ may have changed nothing. A kernel without a rule (``owner_rules.py``) joins eve
     and what is captured there belongs to record i. This holds for every batch on which the model makes the same calls.
 
 What cannot be followed is said in ``lost``: values that leave torch as Python numbers, whose number of elements depends
-on records, or whose backward pass is the user's own. A truth value that leaves torch can only choose the calls that
-follow, and the calls are compared with those that were followed (``Recorder.calls_made``).
+on records, or whose backward pass is the user's own. A truth value that leaves torch can choose what follows, so it is
+compared with what was followed, as the calls are (``Recorder.calls_made``).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_function_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -133,11 +134,15 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         output = func(*args, **(kwargs or {}))
-        arguments = Arguments(func._schema, args, kwargs or {}, self.of)
-        known = [value for value in arguments.tensors() if _address(value) in self._held]
-        self._taken |= func is torch.ops.aten._local_scalar_dense.default and any(map(self.known, known))
-        if known and torch.Tag.inplace_view not in func.tags:
-            self._follow(func, arguments, output)
+        unseen = _len_torch_function_stack() > 0  # inside a torch function its recorder is set aside
+        with torch._C.DisableTorchFunction():  # what is done here is no call of the model's
+            arguments = Arguments(func._schema, args, kwargs or {}, self.of)
+            known = [value for value in arguments.tensors() if _address(value) in self._held]
+            if unseen and known:
+                self._lose(f"{func._schema.name}, called by no torch function (a script, an extension),")
+            self._taken |= func is torch.ops.aten._local_scalar_dense.default and any(map(self.known, known))
+            if known and torch.Tag.inplace_view not in func.tags:
+                self._follow(func, arguments, output)
         return output
 
     def _follow(self, func: Any, arguments: Arguments, output: Any) -> None:

@@ -1,7 +1,7 @@
 """A net below the proof: in a real run, a few records of a lot are computed alone and compared.
 
-The proof holds for the calls a model makes; what Python does between them (a truth value that comes back as a number,
-a list kept for later) it cannot see. So on a few random steps some records of the lot are computed one at a time by
+The proof holds for the calls a model makes; what Python does between them (a list kept for later, numbers drawn
+elsewhere than by torch) it cannot see. So on a few random steps some records of the lot are computed one at a time by
 plain autograd, and what the engine says of them must be the same up to rounding. Otherwise the run stops, before the
 release. All of this is sensitive and stays here; the error tells nothing of the records.
 
