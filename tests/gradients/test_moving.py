@@ -246,6 +246,11 @@ def test_scripted_code_is_slow_and_right():
     compare(engine, (rows, lengths, mask), rtol=1e-3)
 
 
+def test_a_compiled_model_is_refused():
+    with pytest.raises(InputError, match=r"torch\.compile"):
+        GradientEngine(torch.compile(nn.Linear(4, 3), backend="eager"), square, (torch.randn(2, 4),))
+
+
 class Queue:
     """What the last calls saw goes into the next, once there were more than it takes to look a model over."""
 

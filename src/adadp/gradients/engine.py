@@ -64,6 +64,12 @@ class GradientEngine:
             raise InputError(
                 "The model has no trained parameter.", fix="Set requires_grad=True on what should be trained."
             )
+        if any(hasattr(module, "_orig_mod") for module in model.modules()):
+            raise InputError(
+                "The model was compiled by torch.compile.",
+                why="What compiled code does with records cannot be followed.",
+                fix="Pass the model as it was before it was compiled.",
+            )
         self._way = way_for(model, loss, like, example)
         self._blueprint = proved_blueprint(model, loss, self._way)
         self.notes = self._blueprint.notes
