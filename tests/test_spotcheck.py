@@ -12,17 +12,17 @@ from adadp.step import PrivateGradients
 
 
 class Turned(nn.Module):
-    """Goes by a truth value that comes back as a number: the same calls, other rows, for records nobody made up."""
+    """Goes by a switch that somebody turns after the model was looked over: the same calls, other rows."""
 
     def __init__(self, dropout=0.0):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.norm, self.last = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)
         self.dropout = nn.Dropout(dropout)
+        self.turned = 0
 
     def forward(self, x):
-        turned = int(bool((x > 50).any()))
-        shift = len(x) // 2 * turned
+        shift = len(x) // 2 * self.turned
         rows = torch.arange(len(x)).roll(0)
         rows = torch.cat([rows[shift:], rows[:shift]])
         back = rows.argsort()
@@ -41,9 +41,8 @@ def started(tmp_path, x, *, dropout=0.0, seed=None):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_a_model_that_moves_records_where_no_proof_sees_it_is_stopped(tmp_path, dropout):
-    x = torch.randn(60, 4)
-    x[:, 0] += 100
-    private = started(tmp_path, x, dropout=dropout)
+    private = started(tmp_path, torch.randn(60, 4), dropout=dropout)
+    private.model.turned = 1
     before = [value.clone() for value in private.model.parameters()]
     with pytest.raises(MixedRecords, match="Nothing was released") as caught:
         private.release()
@@ -55,7 +54,7 @@ def test_a_model_that_moves_records_where_no_proof_sees_it_is_stopped(tmp_path, 
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_the_same_model_on_records_like_those_it_was_proved_for_runs(tmp_path, dropout):
+def test_the_same_model_as_it_was_proved_runs(tmp_path, dropout):
     private = started(tmp_path, torch.randn(60, 4), dropout=dropout)
     for _ in range(40):
         private.release()
@@ -64,13 +63,13 @@ def test_the_same_model_on_records_like_those_it_was_proved_for_runs(tmp_path, d
 
 
 def test_later_steps_are_checked_at_random(tmp_path, monkeypatch):
-    """Records that break the rule come into the data after the first step: some later step finds it."""
+    """The model begins to move records after the first step: some later step finds it."""
     private = started(tmp_path, torch.randn(60, 4), seed=1)
     private.release()
     checked = [step for step in range(1, 2000) if private._checks(step)]
     assert 20 <= len(checked) <= 65
     assert private._checks(0)
-    private._records.columns[0][:, 0] += 100
+    private.model.turned = 1
     monkeypatch.setattr(private, "_checks", lambda step: step == 3)
     private.release()
     private.release()

@@ -1,12 +1,14 @@
 """Models that move, route, mask, remember or mix records: computed as plain autograd computes them, or refused."""
 
+from collections import deque
+
 import pytest
 import torch
 import torch.nn.functional as F
 from agreement import compare, quiet, square
 from torch import nn
 
-from adadp.errors import InputError
+from adadp.errors import InputError, MixedRecords
 from adadp.gradients import GradientEngine
 
 
@@ -150,6 +152,154 @@ def first_rows_again(m, x, n, mask):
     """The same calls for every number of records, and rows that move from the fifth on."""
     rows = torch.arange(len(x)) % 4
     return m.h(m.c(x)[rows])
+
+
+def far(x):
+    """Whether some record is farther away than any that is made up, as a tensor."""
+    return (x.abs().max() > 40).long()
+
+
+def as_long_as_the_farthest(m, x, n, mask):
+    places = torch.arange(far(x) + 5)
+    return m.h(m.c(x)) * (places < 5).float().mean()
+
+
+def row_of_a_table(m, x, n, mask):
+    return m.h(m.c(x)) * torch.tensor([1.0, 3.0])[far(x)]
+
+
+def narrowed_by_a_value(m, x, n, mask):
+    return m.h(m.c(x)) * torch.tensor([1.0, 3.0]).narrow(0, far(x), 1)
+
+
+def filled_with_a_value(m, x, n, mask):
+    return m.h(m.c(x)) * torch.full((1,), far(x) + 1.0)
+
+
+def factor_of_a_sum(m, x, n, mask):
+    out = m.h(m.c(x))
+    return torch.add(out, out, alpha=far(x))
+
+
+def divided_by_the_larger(m, x, n, mask):
+    """Python's ``max`` gives back the number for records that are not far away, and a tensor of all for others."""
+    return m.h(m.c(x)) / max(x.abs().max(), 40.0)
+
+
+def one_of_two_tensors(m, x, n, mask):
+    return m.h(m.c(x)) * (torch.tensor(3.0) if bool(far(x)) else torch.tensor(1.0))
+
+
+def truth_as_a_number(m, x, n, mask):
+    return m.h(m.c(x)) * (1 + bool(far(x)))
+
+
+@pytest.mark.parametrize("forward", [divided_by_the_larger, one_of_two_tensors, truth_as_a_number])
+def test_another_truth_value_is_another_path(forward):
+    """The calls are the same: what they are given depends on all records."""
+    engine = built_or_refused(forward, {})
+    assert not engine.notes
+    rows, lengths, mask = records(7)
+    compare(engine, (rows, lengths, mask), rtol=1e-3)
+    rows[3] *= 100
+    compare(engine, (rows, lengths, mask), rtol=1e-3)
+
+
+PLAIN_NUMBERS = [
+    as_long_as_the_farthest,
+    row_of_a_table,
+    narrowed_by_a_value,
+    filled_with_a_value,
+    factor_of_a_sum,
+]
+
+
+@pytest.mark.parametrize("forward", PLAIN_NUMBERS)
+def test_values_that_torch_itself_reads_as_plain_numbers_are_seen(forward):
+    """No made-up record is far away; among real ones that are not, one that is would change them all."""
+    engine = built_or_refused(forward, {})
+    assert forward.__name__ in engine.notes[0]
+    rows, lengths, mask = records(7)
+    rows[3] *= 100
+    compare(engine, (rows, lengths, mask), rtol=1e-3)
+
+
+@torch.jit.script
+def moved_where_far(x, order):
+    if bool(x.abs().max() > 40):
+        return x[order]
+    return x * 1
+
+
+def test_scripted_code_is_slow_and_right():
+    """What a script does cannot be followed: a branch of its own is no call that is seen."""
+
+    def forward(m, x, n, mask):
+        order = n.argsort()
+        return m.h(moved_where_far(m.c(moved_where_far(x, order)), order.argsort()))
+
+    engine = built_or_refused(forward, {"c": torch.jit.trace(nn.Linear(4, 4), torch.randn(2, 5, 4))})
+    assert "called by no torch function" in engine.notes[0]
+    assert engine._blueprint.all_alone
+    rows, lengths, mask = records(7)
+    rows[3] *= 100
+    compare(engine, (rows, lengths, mask), rtol=1e-3)
+
+
+def test_a_compiled_model_is_refused():
+    with pytest.raises(InputError, match=r"torch\.compile"):
+        GradientEngine(torch.compile(nn.Linear(4, 3), backend="eager"), square, (torch.randn(2, 4),))
+
+
+class Queue:
+    """What the last calls saw goes into the next, once there were more than it takes to look a model over."""
+
+    def __init__(self, model_is_random=False):
+        self.seen, self.random = deque(maxlen=40 * 32), model_is_random
+
+    def __call__(self, m, x, n, mask):
+        out = F.dropout(m.c(x), 0.1, m.training) if self.random else m.c(x)
+        full = len(self.seen) == self.seen.maxlen
+        self.seen.extend(x.detach().mean((1, 2)))
+        return m.h(out) + torch.stack(tuple(self.seen)[-8:]).mean() if full else m.h(out)
+
+
+class LargestNumber:
+    """Larger at first than anything made up."""
+
+    def __init__(self):
+        self.largest = 40.0
+
+    def __call__(self, m, x, n, mask):
+        self.largest = max(self.largest, x.abs().max().item())
+        return m.h(m.c(x) * 40 / self.largest)
+
+
+@pytest.mark.parametrize("forward", [Queue(), Queue(model_is_random=True), LargestNumber()])
+def test_a_model_that_remembers_one_record_at_a_time_is_stopped(forward):
+    engine = built_or_refused(forward, {})
+    rows, lengths, mask = records(32)
+    rows[7] *= 1000
+
+    def run():
+        for step in range(80):  # lots are never the same
+            order = torch.randperm(32, generator=torch.Generator().manual_seed(step))
+            list(engine.captures((rows[order], lengths[order], mask[order]), torch.zeros(32, dtype=torch.bool)))
+
+    with pytest.raises(MixedRecords, match="after other records were seen"):
+        run()
+
+
+def halves(m, x, n, mask):
+    """By length, in two halves: with one record alone there is one."""
+    order = n.argsort()
+    first, second = m.c(x[order]).chunk(2)
+    return m.h(torch.cat([first, second])[order.argsort()])
+
+
+def test_what_cannot_be_run_one_record_at_a_time_is_refused_with_its_line():
+    with pytest.raises(InputError, match=r"cannot be computed .*in halves.*not enough values"):
+        built_or_refused(halves, {})
 
 
 MOVING = {
@@ -359,10 +509,18 @@ def usual_shared_keys(m, x, n, mask):
     return m.h(mixed.transpose(1, 2).reshape(-1, 5, 4))
 
 
+def usual_rotation(m, x, n, mask):
+    """Rotary embeddings, by complex numbers."""
+    turned = torch.view_as_complex(m.c(x).reshape(-1, 5, 2, 2)) * torch.polar(
+        torch.ones(5, 1), torch.arange(5.0)[:, None]
+    )
+    return m.h(torch.view_as_real(turned).flatten(2))
+
+
 @pytest.mark.parametrize(
     "forward",
-    [usual_shared_keys, usual_last_word, usual_masked_mean, usual_sort_within_a_record, usual_buffer, usual_one_hot,
-     usual_gather_within, usual_branch],
+    [usual_rotation, usual_shared_keys, usual_last_word, usual_masked_mean, usual_sort_within_a_record, usual_buffer,
+     usual_one_hot, usual_gather_within, usual_branch],
 )  # fmt: skip
 def test_what_stays_inside_a_record_takes_the_fast_way(forward):
     engine = built_or_refused(forward, {})

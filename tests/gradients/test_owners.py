@@ -70,6 +70,7 @@ CALLS = {
     "topk": (lambda x: x.topk(2, 2), X),
     "kthvalue": (lambda x: x.kthvalue(2, 1), X),
     "glu": (lambda x: F.glu(x, 1), X),
+    "two parts": (lambda x, y: torch.view_as_real(torch.complex(x, y.transpose(1, 2)) * torch.polar(x.abs(), x)), X, Y),
     "rfft": (lambda x: torch.fft.rfft(x, dim=1).abs(), X),
     "layer_norm": (lambda x: F.layer_norm(x, (4, 6)), X),
     "rms_norm": (lambda x: F.rms_norm(x, (6,)), X),
@@ -277,7 +278,11 @@ def test_values_that_leave_torch_and_sizes_that_tell_are_lost():
     x, i = torch.rand(4, 3), torch.randint(0, 3, (4,))
     leaves = [lambda x: x.tolist(), lambda x: float(x.sum()), lambda x: x.sum().item(), lambda x: x.numpy(),
               lambda x: x.nonzero(), lambda x: x[x > 0.5], lambda x: x.masked_select(x > 0.5), lambda x: x.unique(),
-              lambda x: int(x.argmax()), lambda x: x.to_sparse()]  # fmt: skip
+              lambda x: int(x.argmax()), lambda x: x.to_sparse(), lambda x: torch.tensor([x.max(), x.min()]),
+                  lambda x: torch.as_tensor([[x.max()]]), lambda x: x.new_tensor([x.max()]),
+                  lambda x: torch.arange(x.argmax()), lambda x: torch.ones(13)[x.argmax()],
+                  lambda x: torch.ones(13)[: x.argmax()], lambda x: torch.zeros(13).__setitem__(x.argmax(), 1.0),
+                  lambda x: torch.add(x, x, alpha=x.sum()), lambda x: F.leaky_relu(x, x.sum())]  # fmt: skip
     assert all(lost(call, x) for call in leaves)
     assert lost(F.one_hot, i)
     assert lost(lambda i: torch.arange(12).tensor_split(i.sort().values), i)
@@ -311,6 +316,23 @@ def test_memory_that_was_resized_is_mixed():
         grown.resize_(4, 3)
     assert owners.known(out)
     assert bool((owners.of(grown) == MIXED).all())
+
+
+def test_parts_of_complex_numbers_have_owners_of_their_own():
+    owners = Owners()
+    x = torch.rand(3, 2)
+    owners.give((x,))
+    with owners:
+        whole = torch.view_as_complex(x)
+        made = torch.complex(x[:, 0], x[:, 1])
+        crossed = torch.view_as_complex(torch.stack([x[:, 0], x[:, 1].flip(0)], dim=1))
+        parts = torch.view_as_real(made)
+        parts[:, 1] = x[1, 0]
+    assert owners.of(whole).tolist() == [0, 1, 2]
+    assert owners.of(crossed).tolist() == [MIXED, 1, MIXED]
+    assert owners.of(parts).tolist() == [[0, 1], [1, 1], [2, 1]]
+    assert owners.of(made).tolist() == [MIXED, 1, MIXED]
+    assert bool((owners.of(x.view(torch.uint8)) == MIXED).all())
 
 
 def test_joins():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from adadp.gradients.passes import run_alone, run_batch
 from adadp.gradients.proof import proved_blueprint
 from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
-from adadp.gradients.spotcheck import compare_alone
+from adadp.gradients.spotcheck import compare_again, compare_alone
 
 _CHECKED, _TOGETHER = 2, 8
 """How many records of a lot are computed alone and compared, and with how many others where it is done anew."""
@@ -62,6 +63,12 @@ class GradientEngine:
         if not self._parameters:
             raise InputError(
                 "The model has no trained parameter.", fix="Set requires_grad=True on what should be trained."
+            )
+        if any(hasattr(module, "_orig_mod") for module in model.modules()):
+            raise InputError(
+                "The model was compiled by torch.compile.",
+                why="What compiled code does with records cannot be followed.",
+                fix="Pass the model as it was before it was compiled.",
             )
         self._way = way_for(model, loss, like, example)
         self._blueprint = proved_blueprint(model, loss, self._way)
@@ -142,37 +149,63 @@ class GradientEngine:
         """
         self._check_modes()
         rows = (~padding).nonzero().squeeze(1)
+        looped = self._blueprint.all_alone and not self._blueprint.regions[0].vectorised
         try:
-            captured = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+            with self._forgetting(batch, rows) if looped else contextlib.nullcontext():
+                captured = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
             if checked and len(rows):
                 self._check(batch, captured, rows)
         except (UnseenPath, RefusedByVmap):
             size = max(1, _ALONE_NUMBERS // sum(value.numel() for value in self._parameters.values()))
-            for few in torch.split(rows, size):
-                yield run_alone(self._parameters, picked(batch, few), self._blueprint.alone)
+            with self._forgetting(batch, rows):
+                for few in torch.split(rows, size):
+                    yield run_alone(self._parameters, picked(batch, few), self._blueprint.alone)
             return
         captured.padding = padding
         yield captured
 
+    @contextlib.contextmanager
+    def _forgetting(self, batch: Sequence[Any], rows: Tensor) -> Iterator[None]:
+        """Around records of ``batch``, at ``rows``, that are computed one at a time: the first of them must be the same
+        before and after the others. One at a time a model cannot mix records, but it may still remember them.
+
+        It may remember only the last few, which are those of ``batch`` both times: the second record comes in between.
+        """
+        if not len(rows):
+            yield
+            return
+        few = rows[:2].flip(0)
+        with self._without_chance():
+            (before,) = loop_gradients(self.model, self.loss, picked(batch, few[-1:]), 1)
+        yield
+        with self._without_chance():
+            *_, after = loop_gradients(self.model, self.loss, picked(batch, few), len(few))
+        compare_again(before, after, rounding=self._blueprint.rounding)
+
+    @contextlib.contextmanager
+    def _without_chance(self) -> Iterator[None]:
+        """Inside, a model that draws random numbers is in evaluation mode: it would draw others each time."""
+        if self._blueprint.random:
+            self.model.eval()
+        try:
+            yield
+        finally:
+            for module, mode in self._modes:
+                module.training = mode
+
     def _check(self, batch: Sequence[Any], capture: Capture, rows: Tensor) -> None:
         """Compare what ``capture`` says of a few records of ``batch``, at ``rows``, with what they are alone.
 
-        A model that draws random numbers would draw others each time: its records are computed once more, some of them
-        together and a few alone, in evaluation mode.
+        The records of a model that draws random numbers are computed once more for it, some together and a few alone.
         """
         few = rows[:_CHECKED]
-        if self._blueprint.random:
-            batch, few = picked(batch, rows[:_TOGETHER]), torch.arange(len(few))
-            self.model.eval()
-        try:
+        with self._without_chance():
             if self._blueprint.random:
+                batch, few = picked(batch, rows[:_TOGETHER]), torch.arange(len(few))
                 capture = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
             compare_alone(
                 self.model, self.loss, picked(batch, few), capture.picked(few), rounding=self._blueprint.rounding
             )
-        finally:
-            for module, mode in self._modes:
-                module.training = mode
 
     def _check_modes(self) -> None:
         changed = [type(module).__name__ for module, mode in self._modes if module.training is not mode]

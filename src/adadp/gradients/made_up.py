@@ -195,7 +195,8 @@ def check_leading(batch: Sequence[Any]) -> int:
 @contextlib.contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Whatever happens inside leaves the random state, the buffers and the modes of ``model`` as they were."""
-    buffers = [(module, dict(module._buffers)) for module in model.modules()]
+    scripted = torch.jit.ScriptModule  # their buffers are always the same tensors
+    buffers = [(module, dict(module._buffers)) for module in model.modules() if not isinstance(module, scripted)]
     values = {name: value.clone() for name, value in model.named_buffers()}
     modes = {module: module.training for module in model.modules()}
     try:

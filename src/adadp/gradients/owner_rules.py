@@ -363,7 +363,7 @@ _RULES: dict[str, Rule] = {
     ),
     **dict.fromkeys(
         ("clone", "_to_copy", "masked_fill", "lift_fresh", "detach", "alias", "tril", "triu", "bernoulli",
-         "_prelu_kernel"),
+         "_prelu_kernel", "complex", "polar"),
         _pointwise,
     ),
     "copy_": _source("src"),

@@ -11,8 +11,8 @@ may have changed nothing. A kernel without a rule (``owner_rules.py``) joins eve
     and what is captured there belongs to record i. This holds for every batch on which the model makes the same calls.
 
 What cannot be followed is said in ``lost``: values that leave torch as Python numbers, whose number of elements depends
-on records, or whose backward pass is the user's own. A truth value that leaves torch can only choose the calls that
-follow, and the calls are compared with those that were followed (``Recorder.calls_made``).
+on records, or whose backward pass is the user's own. A truth value that leaves torch can choose what follows, so it is
+compared with what was followed, as the calls are (``Recorder.calls_made``).
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _len_torch_function_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from adadp.gradients.layout import Layout
-from adadp.gradients.owner_rules import MIXED, NOBODY, Arguments, join, joined, rule_for
+from adadp.gradients.owner_rules import MIXED, NOBODY, Arguments, join, joined, over, rule_for
 from adadp.gradients.recorder import DESCRIBING
+
+_COPYING = frozenset({"tensor", "as_tensor", "asarray", "new", "new_tensor"})
+"""Functions that make a tensor of plain numbers, and take tensors for these without a kernel."""
 
 
 class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -41,11 +45,14 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._held: dict[int, tuple[torch.UntypedStorage, int, Tensor]] = {}
-        """Memory by its address: itself, so that the address stays its own; bytes of an element; owner of each."""
+        """Memory by its address: itself, so that the address stays its own; bytes of an element, or of one of the two
+        parts of a complex one; owner of each."""
         self.lost: str | None = None
         """Why nothing can be said about this pass, with the line of the model that is to blame."""
         self.mixed_at: str | None = None
         """The first line of the model that joined several records."""
+        self._taken = False
+        """Whether a kernel has read a number of a record into Python or C++ since a function gave back its answer."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -72,7 +79,9 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _, size, owners = held
         if not _reaches(value, size, owners):
             return torch.full((), MIXED, dtype=torch.int16).expand(value.shape)
-        return owners.as_strided(value.shape, value.stride(), value.storage_offset())
+        if value.element_size() == size:
+            return owners.as_strided(value.shape, value.stride(), value.storage_offset())
+        return over(_pieces(owners, value, size), [-1]).squeeze(-1)
 
     def known(self, value: Any) -> bool:
         """Whether any number of ``value`` is a record's."""
@@ -101,6 +110,13 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
         sized = len(given) == 1 if name == "one_hot" else name == "tensor_split" and isinstance(given[1], Tensor)
         if sized and any(map(self.known, given)):
             self._lose(f"{name}, which makes tensors whose size depends on records,")
+        taken, self._taken = self._taken, False
+        if name in _COPYING:  # torch.tensor([n.max(), n.min()])
+            taken = any(
+                self.known(leaf) for part in given if isinstance(part, (list, tuple)) for leaf in tree_leaves(part)
+            )
+        if taken and not isinstance(output, bool) and name != "one_hot":  # which looks whether its numbers are in range
+            self._lose(f"{name}, which uses a value of records as a plain number,")
         if self.lost is not None or name in DESCRIBING or isinstance(output, (Tensor, torch.Size, torch.dtype)):
             return
         hooked = name in {"register_hook", "register_post_accumulate_grad_hook"}
@@ -118,10 +134,15 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         output = func(*args, **(kwargs or {}))
-        arguments = Arguments(func._schema, args, kwargs or {}, self.of)
-        known = [value for value in arguments.tensors() if _address(value) in self._held]
-        if known and torch.Tag.inplace_view not in func.tags:
-            self._follow(func, arguments, output)
+        unseen = _len_torch_function_stack() > 0  # inside a torch function its recorder is set aside
+        with torch._C.DisableTorchFunction():  # what is done here is no call of the model's
+            arguments = Arguments(func._schema, args, kwargs or {}, self.of)
+            known = [value for value in arguments.tensors() if _address(value) in self._held]
+            if unseen and known:
+                self._lose(f"{func._schema.name}, called by no torch function (a script, an extension),")
+            self._taken |= func is torch.ops.aten._local_scalar_dense.default and any(map(self.known, known))
+            if known and torch.Tag.inplace_view not in func.tags:
+                self._follow(func, arguments, output)
         return output
 
     def _follow(self, func: Any, arguments: Arguments, output: Any) -> None:
@@ -160,14 +181,14 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
         address = _address(value)
         if address not in self._held:
             storage = value.untyped_storage()
-            size = value.element_size()
+            size = value.element_size() // (2 if value.is_complex() else 1)
             empty = torch.full((storage.nbytes() // size,), NOBODY, dtype=torch.int16)
             self._held[address] = storage, size, empty
         _, size, held = self._held[address]
         if not _reaches(value, size, held):
             held.fill_(MIXED)
         else:
-            held.as_strided(value.shape, value.stride(), value.storage_offset()).copy_(owners.expand(value.shape))
+            _pieces(held, value, size).copy_(owners.expand(value.shape).unsqueeze(-1))
 
     def _lose(self, why: str) -> None:
         if self.lost is None:
@@ -193,12 +214,22 @@ def line_of_the_model() -> str:
     return "an unknown line"
 
 
+def _pieces(owners: Tensor, value: Tensor, size: int) -> Tensor:
+    """The places in ``owners``, one for ``size`` bytes each, of every number of ``value``; the last dimension holds
+    those of one number, such as the two parts of a complex one.
+    """
+    each = value.element_size() // size
+    strides = [step * each for step in value.stride()]
+    return owners.as_strided((*value.shape, each), (*strides, 1), value.storage_offset() * each)
+
+
 def _reaches(value: Tensor, size: int, owners: Tensor) -> bool:
     """Whether ``owners``, one for ``size`` bytes each, can be seen as ``value`` sees its memory: not if it was resized,
-    or is seen as numbers of another size.
+    or is seen as smaller numbers.
     """
     last = value.storage_offset() + sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
-    return value.element_size() == size and (value.numel() == 0 or last < len(owners))
+    each, rest = divmod(value.element_size(), size)
+    return rest == 0 and each > 0 and (value.numel() == 0 or (last + 1) * each <= len(owners))
 
 
 def _address(value: Tensor) -> int:

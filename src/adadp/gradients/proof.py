@@ -61,7 +61,9 @@ def proved_blueprint(model: nn.Module, loss: Loss, way: MadeUp) -> Blueprint:
                 demoted |= astray
                 continue
             blueprint, wrong = proof.examined(blueprint)
-        except RuntimeError as error:
+        except InputError:
+            raise
+        except (RuntimeError, ValueError, IndexError, ArithmeticError) as error:
             raise InputError(
                 f"The gradients of the model cannot be computed{proof.blamed()}: {error}",
                 why="Before it sees a real record the model is run forward and back on public ones, and one record at "

@@ -112,7 +112,8 @@ class Recorder(TorchFunctionMode):
         self.modules: list[str] = []
         """The modules being run, outermost first, as far as somebody keeps this up to date."""
         self.calls_made = 0
-        """A number that stands for the sequence of all torch functions that were called, trained or not."""
+        """A number that stands for the sequence of all torch functions that were called, trained or not, and for the
+        truth values they gave back: what Python does next can depend on these."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -125,7 +126,7 @@ class Recorder(TorchFunctionMode):
             self.calls_made = hash((self.calls_made, name, numbers))
         found = [target for value in _tensors(given) if (target := self._targets.get(id(value))) is not None]
         if not found or not torch.is_grad_enabled():
-            return self._answered(func, given, func(*args, **kwargs))
+            return self._told(func, given, func(*args, **kwargs))
         if func is F.multi_head_attention_forward and args and args[0].dim() == 3:
             with self:
                 return attention(*args, **kwargs, part=self._part)
@@ -143,6 +144,11 @@ class Recorder(TorchFunctionMode):
                 elif len(self.uses) > before:
                     output = self._kept(self.uses[-1], output)
                 break
+        return self._told(func, given, output)
+
+    def _told(self, func: Callable[..., Any], given: tuple[Any, ...], output: Any) -> Any:
+        if isinstance(output, bool) and getattr(func, "__name__", "") not in DESCRIBING:
+            self.calls_made = hash((self.calls_made, output))
         return self._answered(func, given, output)
 
     def _answered(self, func: Callable[..., Any], given: tuple[Any, ...], output: Any) -> Any:  # noqa: ARG002

@@ -1,12 +1,15 @@
 """A net below the proof: in a real run, a few records of a lot are computed alone and compared.
 
-The proof holds for the calls a model makes; what Python does between them (a truth value that comes back as a number,
-a list kept for later) it cannot see. So on a few random steps some records of the lot are computed one at a time by
+The proof holds for the calls a model makes; what Python does between them (a list kept for later, numbers drawn
+elsewhere than by torch) it cannot see. So on a few random steps some records of the lot are computed one at a time by
 plain autograd, and what the engine says of them must be the same up to rounding. Otherwise the run stops, before the
 release. All of this is sensitive and stays here; the error tells nothing of the records.
 
 What rounding can do is found out, not guessed: where a record differs, it is computed again with parameters that are a
 few roundings off. A gradient that jumps then (huge numbers that cancel, the corner of a ReLU) may differ by as much.
+
+Where records are computed one at a time anyway nothing can be mixed, but it can be remembered. There the first record
+of every batch is computed before and after the others.
 """
 
 from __future__ import annotations
@@ -53,6 +56,21 @@ def compare_alone(
                 fix="Let the model compute each record from that record alone, or pass example= with public records "
                 "that take the same way through it as the data.",
             )
+
+
+def compare_again(before: Mapping[str, Tensor], after: Mapping[str, Tensor], *, rounding: float) -> None:
+    """Stop if the gradient of a record alone is another one after other records were computed: the same kernels ran on
+    the same numbers, so that the model remembers something.
+    """
+    length = _length(before)
+    if not bool(length.isfinite()) and not bool(_length(after).isfinite()):
+        return
+    if not bool(_length({name: value - before[name] for name, value in after.items()}) <= rounding * length + 1e-12):
+        raise MixedRecords(
+            "A record's gradient is another one after other records were seen. Nothing was released.",
+            why="What a model remembers of the records it saw mixes them with those that come later.",
+            fix="Keep nothing from one call of the model to the next, and draw random numbers by torch alone.",
+        )
 
 
 def _moved_by_rounding(

@@ -383,7 +383,7 @@ _ROUNDED_FEATURES = (
 
 
 _KEPT_APART = (
-    "Code of the model that hides values of records from PyTorch. That the gradient of each record was computed from "
+    "Code of the model that remembers records outside of PyTorch. That the gradient of each record was computed from "
     "that record alone was proved for the calls of PyTorch that the model made, and compared on the first step and on "
     "about one in fifty of the others, for two records each. Code that goes around both is not covered."
 )
