@@ -57,7 +57,7 @@ MAY_IMPORT["report"] = _BELOW_PLAN | {"ledger", "plan", "config", "runs", "featu
 MAY_IMPORT["audit"] = _BELOW_PLAN | {"noise", "randomness", "plan", "step", "ledger", "clipping", "records", "losses"}
 MAY_IMPORT["audit"] |= {"methods", "report", "zoo"}
 MAY_IMPORT["studies"] = {"errors", "checks", "randomness", "clipping", "features", "ledger", "losses", "methods"}
-MAY_IMPORT["studies"] |= {"gradients", "owndata", "plan", "step", "zoo", "accounting", "events"}
+MAY_IMPORT["studies"] |= {"gradients", "owndata", "plan", "step", "exact", "zoo", "accounting", "events"}
 MAY_IMPORT["train"] = _BELOW_PLAN | {
     "ledger",
     "clipping",

@@ -128,8 +128,10 @@ def test_what_has_no_records_to_draw_is_refused(data, message):
 
 @pytest.mark.parametrize("records", [[object(), object()], [torch.ones(2), torch.ones(3)]], ids=["object", "shapes"])
 def test_records_that_make_no_batch_are_refused_in_words(records):
-    with pytest.raises(InputError, match="cannot be put into one batch"):
+    with pytest.raises(InputError, match="cannot be put into one batch") as caught:
         Records(Listed(records)).batch(torch.tensor([0, 1]))
+    assert not any(letter.isdigit() for letter in str(caught.value))  # shapes of private records
+    assert caught.value.__suppress_context__
 
 
 def test_only_tensors_are_kept_as_columns():

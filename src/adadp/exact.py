@@ -108,7 +108,7 @@ class ExactSums:
 
         buffers = [value.clone() for value in self._engine.model.buffers()]
         first, state = None, torch.empty(0)
-        with _one_thread():
+        with one_thread():
             for record in lot:
                 with self._alone(record, step):
                     if first is None:
@@ -130,7 +130,7 @@ class ExactSums:
         """
         lengths = query.lengths()
         total = torch.zeros(len(lengths), dtype=torch.int64)
-        with _one_thread():
+        with one_thread():
             for record in lot:
                 with self._alone(record, step):
                     losses = self._engine.losses_along(self._batch(record), direction, lengths).double()
@@ -174,7 +174,7 @@ def check_exact(method: Method, device: torch.device, *, noisy: bool, records: i
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Several threads may share out a sum in one way or another; one cannot."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -142,12 +142,12 @@ def _length_of(dataset: Any) -> int:
 def _collated(records: list[Any]) -> Any:
     try:
         return default_collate(records)
-    except (TypeError, RuntimeError) as error:
-        raise InputError(
-            f"The records of the data set cannot be put into one batch: {error}",
+    except (TypeError, RuntimeError):
+        raise InputError(  # without torch's words, which name the shapes of private records
+            "The records of the data set cannot be put into one batch.",
             why="All records must be made of tensors or numbers, of the same shapes.",
             fix="Let __getitem__ return tensors of one shape, numbers, or a tuple or dict of these.",
-        ) from error
+        ) from None
 
 
 def _rows(leaf: Tensor, indices: Tensor) -> Tensor:

@@ -5,8 +5,22 @@ import warnings
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from adadp.gradients import GradientEngine, loop_gradients
+
+
+class Made(nn.Module):
+    """A module from parameters or modules and a function ``forward(self, *inputs)``."""
+
+    def __init__(self, forward, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, nn.Parameter(part) if isinstance(part, torch.Tensor) else part)
+        self.run = forward
+
+    def forward(self, *inputs):
+        return self.run(self, *inputs)
 
 
 def cross_entropy(model, x, y):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from agreement import agrees, built, close, compare, cross_entropy, quiet, square
+from agreement import Made, agrees, built, close, compare, cross_entropy, quiet, square
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -11,19 +11,6 @@ from adadp.errors import InputError
 from adadp.gradients import GradientEngine, loop_gradients
 
 LABELS = torch.tensor([0, 2, 1])
-
-
-class Made(nn.Module):
-    """A module from parameters or modules and a function ``forward(self, *inputs)``."""
-
-    def __init__(self, forward, **parts):
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, nn.Parameter(part) if isinstance(part, torch.Tensor) else part)
-        self.run = forward
-
-    def forward(self, *inputs):
-        return self.run(self, *inputs)
 
 
 def rows(*shape):

@@ -5,24 +5,11 @@ from collections import deque
 import pytest
 import torch
 import torch.nn.functional as F
-from agreement import compare, quiet, square
+from agreement import Made, compare, quiet, square
 from torch import nn
 
 from adadp.errors import InputError, MixedRecords
 from adadp.gradients import GradientEngine
-
-
-class Net(nn.Module):
-    """Parts, and a forward pass given as a function of them."""
-
-    def __init__(self, forward, **parts):
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, nn.Parameter(part) if isinstance(part, torch.Tensor) else part)
-        self.run = forward
-
-    def forward(self, *inputs):
-        return self.run(self, *inputs)
 
 
 def parts(**more):
@@ -323,7 +310,7 @@ MOVING = {
 def built_or_refused(forward, more, loss=square):
     torch.manual_seed(0)
     with quiet():
-        return GradientEngine(Net(forward, **parts(**more)), loss, records(2))
+        return GradientEngine(Made(forward, **parts(**more)), loss, records(2))
 
 
 @pytest.mark.parametrize("case", MOVING)
@@ -601,3 +588,8 @@ def test_losses_along_a_direction_are_those_of_each_record_alone():
         engine.losses_along(tuple(each[i : i + 1] for each in (x, n, mask)), direction, [0.0, 0.1]) for i in range(6)
     ]
     torch.testing.assert_close(found, torch.cat(alone, 1))
+
+
+def test_a_model_that_is_random_in_evaluation_too_is_refused_as_that():
+    with pytest.raises(InputError, match="random numbers in evaluation mode"):
+        built_or_refused(lambda m, x, n, mask: m.h(F.dropout(m.c(x), 0.5, training=True)), {})

@@ -179,7 +179,13 @@ class _Proof:
         wrong |= self._wrong_total(blueprint, batch, total, rounding, random)
         if random:
             self._model.eval()
-            losses, *_ = self._plain(batch)
+            losses, _, random, _ = self._plain(batch)
+            if random:
+                raise InputError(
+                    "The model draws random numbers in evaluation mode too.",
+                    why="What it computes for a batch cannot be compared with what it computes for each record alone.",
+                    fix="Let it draw in training mode only: nn.Dropout does, F.dropout takes training=self.training.",
+                )
         alone = loop_losses(self._model, self._loss, batch, RECORDS)
         if not _close(losses, alone, rounding):
             raise self.mixing("The loss of one record changes")

@@ -20,8 +20,8 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from torch import Tensor
 from adadp import checks
 from adadp.accounting import RdpFilter
 from adadp.errors import InputError
+from adadp.exact import one_thread
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.losses import cross_entropy
 from adadp.methods import parse_method
@@ -167,7 +168,7 @@ def study_time(
     texts = keyed((DPSGD, *methods), METHODS)
     for text in texts.values():
         parse_method(text)
-    with _one_thread():
+    with one_thread():
         found = tuple(CaseTimes(case, _measured(case, texts, rounds, seconds, watch)) for case in chosen)
     return TimeStudy(rounds, texts, found)
 
@@ -176,17 +177,6 @@ def _case(name: str) -> Case:
     if name not in CASES:
         raise InputError(f"There is no case {name!r} to time.", fix=f"Choose one of: {', '.join(CASES)}.")
     return CASES[name]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Where all of CPU time is the time that passes."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _measured(
