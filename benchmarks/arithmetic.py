@@ -9,16 +9,12 @@ is written into docs/arithmetic.md.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import tempfile
 import time
-import warnings
 from pathlib import Path
 
-import torch
-from harness import RESULTS, ROOT, facts, table, versions_text, write_section
+from harness import ROOT, measured, table, versions_text, write_section
 from step_sides import CASES, CLIP, NOISE, STEPS, Case
 
 from adadp import Ledger, Plan, PlannedBudget, PrivateGradients
@@ -59,23 +55,7 @@ def measure(case: Case, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--models", nargs="*", default=[case.name for case in CASES])
-    arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    known = facts(["torch", "numpy"])
-    results = []
-    for case in CASES:
-        if case.name in arguments.models:
-            times = measure(case, arguments.rounds)
-            results.append({"model": case.name, "text": case.text, "lot": case.lot, **times})
-            print(case.name, times, flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "arithmetic.json").write_text(
-        json.dumps(known | {"rounds": arguments.rounds, "results": results}, indent=1) + "\n", encoding="utf-8"
-    )
+    known, results = measured("arithmetic", __doc__ or "", CASES, measure, rounds=5)
     rows = [
         (
             each["text"],
@@ -89,7 +69,7 @@ def main() -> None:
     ]
     header = ("network", "lot", "fast ms", "exact ms", "exact / fast", "exact, ms per record")
     lines = [
-        f"CPU time of one private step at one thread, median of {arguments.rounds} turns; `benchmarks/arithmetic.py`, "
+        f"CPU time of one private step at one thread, median of {known['rounds']} turns; `benchmarks/arithmetic.py`, "
         f"{known['date']}, {known['cpu']}; {versions_text(known)}.",
         "",
         *table(header, rows),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import platform
 import re
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from adadp import __version__
 
@@ -57,6 +62,31 @@ def facts(packages: Iterable[str]) -> dict[str, Any]:
 
 def versions_text(known: dict[str, Any]) -> str:
     return ", ".join(f"{name} {number}" for name, number in known["versions"].items())
+
+
+def measured(
+    name: str, description: str, cases: Sequence[Any], measure: Callable[[Any, int], dict[str, float]], *, rounds: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Measure the networks that the command line asks for, at one thread; what was found, also as ``name``.json.
+
+    ``measure`` takes a case and how many rounds, and gives figures by name.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--models", nargs="*", default=[case.name for case in cases])
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    known = facts(["torch", "numpy"]) | {"rounds": arguments.rounds}
+    results = []
+    for case in cases:
+        if case.name in arguments.models:
+            figures = measure(case, arguments.rounds)
+            results.append({"model": case.name, "text": case.text, "lot": case.lot, **figures})
+            print(results[-1], flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(known | {"results": results}, indent=1) + "\n", encoding="utf-8")
+    return known, results
 
 
 def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, left: int = 1) -> list[str]:

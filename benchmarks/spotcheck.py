@@ -10,16 +10,12 @@ once. Nothing is asserted. The table is written into docs/benchmarks.md.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import tempfile
 import time
-import warnings
 from pathlib import Path
 
-import torch
-from harness import RESULTS, facts, table, versions_text, write_section
+from harness import measured, table, versions_text, write_section
 from step_sides import CASES, CLIP, NOISE, STEPS, Case
 
 from adadp import Ledger, Plan, PlannedBudget, PrivateGradients
@@ -55,21 +51,7 @@ def share(found: dict[str, float], steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--models", nargs="*", default=[case.name for case in CASES])
-    arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    known = facts(["torch", "numpy"])
-    results = []
-    for case in CASES:
-        if case.name in arguments.models:
-            results.append({"model": case.name, "text": case.text, "lot": case.lot, **measure(case, arguments.rounds)})
-            print(results[-1], flush=True)
-    (RESULTS / "spotcheck.json").write_text(
-        json.dumps(known | {"rounds": arguments.rounds, "results": results}, indent=1) + "\n", encoding="utf-8"
-    )
+    known, results = measured("spotcheck", __doc__ or "", CASES, measure, rounds=25)
     rows = [
         (
             each["text"],
@@ -86,7 +68,7 @@ def main() -> None:
     ]
     header = ("network", "lot", "building, ms", "step, ms", "check, ms", "of 100 steps", "of 1,000 steps")
     lines = [
-        f"CPU time at one thread, median of {arguments.rounds} turns; `benchmarks/spotcheck.py`, {known['date']}, "
+        f"CPU time at one thread, median of {known['rounds']} turns; `benchmarks/spotcheck.py`, {known['date']}, "
         f"{known['cpu']}; {versions_text(known)}. The last columns are what the checks cost, of the steps of a run.",
         "",
         *table(header, rows),
