@@ -294,8 +294,9 @@ def contour_curve(
         return min(1.0, body + composition.cut_off + composition.jumped(at)[1])
 
     # Beyond this epsilon jumps are the greater part of delta, and their bound is of no use.
-    most = composition.least_jump + composition.mostly_above
-    return Curve(lower, upper, math.inf if composition.jumped(math.inf)[1] <= _RELATIVE_CUT * delta else most)
+    return Curve(
+        lower, upper, math.inf if composition.jumped(math.inf)[1] <= _RELATIVE_CUT * delta else composition.farthest
+    )
 
 
 def _surplus(
@@ -315,7 +316,9 @@ def _surplus(
     whole = by_p / math.expm1(min(theta * period, 700.0))
     rising = by_q * mean / math.expm1(min((theta + 1) * period, 700.0))
     level = composition.mostly_above
-    spill = math.exp(level) * composition.dip(level) / math.expm1(min(theta * period, 700.0))
+    # The masses are known to 1e-15 a release.
+    missed = math.exp(level) * composition.dip(level) + 1e-15 * composition.releases
+    spill = missed / math.expm1(min(theta * period, 700.0))
     return (lambda at: whole - rising * math.exp(min(at, 700.0))), spill
 
 

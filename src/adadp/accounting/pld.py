@@ -127,7 +127,7 @@ def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, flo
     low, high, rough = 0.0, math.inf, True
     for _ in range(_MOST_LINES):
         width = high - low
-        near = composition.around(epsilon)
+        near = composition.around(epsilon, delta)
         theta = saddle_point(near, epsilon=epsilon, near=theta)
         curve = contour_curve(near, theta, epsilon, delta, rough=rough)
         at_low, at_high = _invert(curve, delta, epsilon, 1 / theta)
@@ -156,7 +156,7 @@ def _delta_bracket(composition: Composition, epsilon: float, guess: float, enoug
         return 0.0, 0.0
     if (direct := direct_curve(composition)) is not None:
         return direct.bounds(epsilon)
-    near = composition.around(epsilon)
+    near = composition.around(epsilon, guess)
     theta = saddle_point(near, epsilon=epsilon)
     chernoff = math.exp(min(log_chernoff(near, theta, epsilon), 0.0))
     least, most = near.jumped(epsilon)
