@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from adadp.accounting import accountant, contour, smallest_noise
 from adadp.accounting.dominating import compositions
-from adadp.accounting.losses import Composition, PoissonAdd, PoissonRemove
+from adadp.accounting.losses import Composition, PoissonAdd, PoissonRemove, SmoothFamily
 from adadp.cli import main
 from adadp.errors import AccountingError
 from adadp.events import (
@@ -89,6 +89,22 @@ def test_random_settings_have_a_bracket_of_one_percent_and_bounded_work(seed, wo
     answer = PLD.epsilon(run(q, levels), delta)
     assert answer.epsilon_low <= answer.epsilon_high <= 1.01 * answer.epsilon_low + 1e-6
     assert sum(work) < 4_000_000
+
+
+def test_lines_share_their_quadratures(monkeypatch):
+    """100 levels, in 2 to 3 groups by mu and for two orders of the data sets, take fewer than 100 quadratures."""
+    asked = []
+    plain = SmoothFamily.nodes
+
+    def counting(family, *arguments, **named):
+        asked.append(family)
+        return plain(family, *arguments, **named)
+
+    monkeypatch.setattr(SmoothFamily, "nodes", counting)
+    for q, levels, delta in HARD[1:4]:
+        asked.clear()
+        PLD.epsilon(run(q, levels), delta)
+        assert len(asked) <= 100
 
 
 @pytest.mark.parametrize("setting", HARD[:3], ids=lambda setting: f"q={setting[0]:g}")
@@ -242,6 +258,18 @@ def test_what_is_let_go_of_replaced_records_is_what_the_quadrature_misses(kind):
         by_q, rel=1e-6
     )
     assert near.jumped(0.4)[0] == pytest.approx(by_p - math.exp(0.4) * by_q, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_epsilon_is_0_where_delta_covers_the_total_variation_and_no_line_is_needed(kind, work):
+    mass, loss = replaced_outcomes(kind, 1e-3, 0.7)
+    distance = float(mass @ -np.expm1(-np.maximum(loss, 0.0)))
+    event = replaced(kind, 1e-3, [(0.7, 20)])
+    (composition,) = compositions("pld", flatten(event), 1e-16)
+    assert composition.variation == pytest.approx(20 * distance, rel=1e-5)
+    assert PLD.epsilon(event, 20.001 * distance).epsilon_high == 0
+    assert not work
+    assert PLD.epsilon(event, 0.9 * distance).epsilon_low > 0
 
 
 # --- Calibration ---

@@ -398,6 +398,11 @@ class Replaced(SmoothFamily):
         return float(np.where(self.jumps, self._half(first[:, None])[1][:, 0], math.inf).min())
 
     @property
+    def variation(self) -> float:
+        """The sum of the total variation distances, q (2 Phi(d) - 1) for outcomes at d if the record is in the lot."""
+        return float(self.counts @ (self.q * erf(self._middle / math.sqrt(2))))
+
+    @property
     def jump(self) -> tuple[float, float]:
         """The probabilities, by P and by Q, that some loss was let go because it is so large; by Q and by P, so low."""
         by_p, by_q = (_any(self.counts[self.jumps], chance[self.jumps]) for chance in self._beyond())
@@ -588,6 +593,13 @@ class Composition:
         with np.errstate(divide="ignore"):
             return math.exp(sum(float(family.counts @ np.log(family.atom)) for family in self.families))
 
+    @property
+    def variation(self) -> float:
+        """Bound on delta(0), which is at most the sum of the total variation distances, where a record was replaced."""
+        if len(self._replaced) < len(self.families):
+            return 1.0
+        return sum((family.variation for family in self._replaced), math.erf(math.sqrt(self.precision / 8)))
+
     @cached_property
     def lowest(self) -> float:
         """What the summed loss never falls below."""
@@ -724,13 +736,25 @@ class Composition:
             return low * (1 - 1e-9), (min(by_p, low + tilted * (back + opposed)) + other) * (1 + 1e-9)
         return low * (1 - 1e-9), min(by_p, low + tilted * self.dip(epsilon - self.least_jump)) * (1 + 1e-9)
 
+    @cached_property
+    def _quadratures(self) -> dict[int, list[Nodes]]:
+        return {}
+
+    def _quadrature(self, theta: float) -> list[Nodes]:
+        """Nodes for real ``theta``; those of a positive one do for all up to a factor of 2, and are kept."""
+        if theta <= 0:
+            return [family.nodes(theta, theta) for family in self.families]
+        low = math.floor(math.log2(theta))
+        if low not in self._quadratures:
+            self._quadratures[low] = [family.nodes(2.0**low, 2.0 ** (low + 1)) for family in self.families]
+        return self._quadratures[low]
+
     def cumulants(self, theta: float) -> tuple[float, float, float]:
         """K, K' and K'' at real ``theta``, where K(theta) = log E_P[e^(theta L)] of the sum."""
         value = self.precision * theta * (theta + 1) / 2
         first = self.precision * (theta + 0.5)
         second = self.precision
-        for family in self.families:
-            nodes = family.nodes(theta, theta)
+        for family, nodes in zip(self.families, self._quadrature(theta), strict=True):
             tilted = nodes.log_mass + theta * nodes.loss
             top = tilted.max(axis=1, keepdims=True)
             weights = np.exp(tilted - top)

@@ -121,6 +121,8 @@ def _composed(counts: dict[Event, int]) -> Event:
 
 def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, float]:
     """(low, high) around the smallest epsilon >= 0 with delta(epsilon) <= ``delta``."""
+    if composition.variation * (1 + 1e-9) <= delta:
+        return 0.0, 0.0
     epsilon, theta = _saddle_epsilon(composition, delta)
     if (direct := direct_curve(composition)) is not None:
         return _invert(direct, delta, epsilon, 1 / theta)
