@@ -291,6 +291,26 @@ def test_a_schedule_of_100_levels_is_calibrated_in_a_few_answers():
     assert len(asked) <= 8
 
 
+@pytest.mark.parametrize(("q", "target", "delta"), [(2.2e-6, 0.78, 5.1e-7), (2.6e-6, 0.08, 1.4e-10), (1e-4, 0.3, 1e-5)])
+def test_rarely_sampled_levels_are_calibrated_in_a_few_answers_to_their_target(q, target, delta):
+    """Where epsilon leaps with sigma and its bracket is blurred."""
+    source, asked = random.Random(3), []
+    levels = [(math.exp(source.uniform(math.log(0.3), math.log(50))), source.randint(1, 1000)) for _ in range(100)]
+
+    class Counting(type(PLD)):
+        def epsilon(self, event, delta):
+            asked.append(event)
+            return super().epsilon(event, delta)
+
+    found = smallest_noise(
+        lambda scale: run(q, [(scale * sigma, steps) for sigma, steps in levels]),
+        epsilon=target, delta=delta, accountant=Counting(),
+    )  # fmt: skip
+    assert target * (1 - 1e-5) < found.answer.epsilon <= target
+    assert found.answer == PLD.epsilon(asked[-1], delta)
+    assert len(asked) <= 5
+
+
 # --- Absurd numbers ---
 
 ABSURD = [
