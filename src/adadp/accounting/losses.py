@@ -731,7 +731,7 @@ class Composition:
         tilted = math.exp(min(epsilon, 700.0)) * by_q
         low = max(0.0, by_p - tilted)
         if symmetric:
-            opposed, back = -math.expm1(self._log_kept), self.dip(epsilon - self.least_jump)
+            opposed, back = by_p + self.cut_off, self.dip(epsilon - self.least_jump)
             other = by_q * self.dip(-epsilon - self.least_jump)
             return low * (1 - 1e-9), (min(by_p, low + tilted * (back + opposed)) + other) * (1 + 1e-9)
         return low * (1 - 1e-9), min(by_p, low + tilted * self.dip(epsilon - self.least_jump)) * (1 + 1e-9)
