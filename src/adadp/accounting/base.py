@@ -51,9 +51,12 @@ class Accountant(ABC):
             event.neighbours if event else None, bracket.note,
         )  # fmt: skip
 
-    def roughly(self, event: Event | None, delta: float) -> float:
-        """An estimate of what ``epsilon`` would say, for searches that look again; it may be off by a factor."""
-        return self.epsilon(event, delta).epsilon
+    def excess(self, event: Event | None, delta: float, target: float, *, rough: bool) -> float:  # noqa: ARG002
+        """For searches that look again: an estimate that grows with epsilon, and is 0 where that is ``target``.
+
+        ``rough`` is cheaper, and may be off by a factor.
+        """
+        return math.log(max(self.epsilon(event, delta).epsilon, 1e-300) / target)
 
     def delta(self, event: Event | None, epsilon: float) -> Answer:
         """The smallest delta for which ``event`` is (epsilon, delta)-DP."""

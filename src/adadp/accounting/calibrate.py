@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from scipy.optimize import brentq
 
@@ -20,6 +21,8 @@ _LEAST, _MOST = 1e-3, 1e6
 _MOST_REPETITIONS = 10**9
 _PRECISION = 1e-7
 _MOST_SECANTS = 8
+_COARSE = 10.0
+"""An estimate is searched to a thousandth of this."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,11 @@ def smallest_noise(
     accountant: Accountant,
     beside: Event | None = None,
 ) -> Calibration:
-    """The smallest x, to a relative 1e-7, for which ``make_event(x)`` (with ``beside``) is (epsilon, delta)-DP.
+    """The smallest x for which ``make_event(x)`` (with ``beside``) is (epsilon, delta)-DP.
 
-    x is a noise multiplier, or the scale of a whole schedule; more of it must mean more privacy. ``beside`` is whatever
-    else the run releases at a fixed cost.
+    To a relative 1e-7, or until epsilon is below its target by less than a thousandth of the accountant's bracket;
+    where that bracket jumps with x, to its width. x is a noise multiplier, or the scale of a whole schedule; more of it
+    must mean more privacy. ``beside`` is whatever else the run releases at a fixed cost.
     """
     epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
     _check_beside(accountant, beside, epsilon, delta)
@@ -53,8 +57,8 @@ def smallest_noise(
             found[x] = accountant.epsilon(_with(make_event(x), beside), delta)
         return found[x].epsilon
 
-    def rough(x: float) -> float:
-        return accountant.roughly(_with(make_event(x), beside), delta)
+    def excess(x: float, rough: bool) -> float:
+        return accountant.excess(_with(make_event(x), beside), delta, epsilon, rough=rough)
 
     def unreachable(reached: float) -> UnreachableTarget:
         return UnreachableTarget(
@@ -64,7 +68,11 @@ def smallest_noise(
             fix=f"Ask for epsilon >= {reached:.6g}, take fewer steps, or use another accountant.",
         )
 
-    x = _smallest(cost, epsilon, unreachable, rough)
+    def unknown(x: float) -> float:
+        cost(x)
+        return 1 - found[x].epsilon_low / max(found[x].epsilon_high, 1e-300)
+
+    x = _smallest(cost, epsilon, unreachable, (excess, unknown))
     return Calibration(x, found[x])
 
 
@@ -86,16 +94,24 @@ def _smallest(
     price: Callable[[float], float],
     budget: float,
     unreachable: Callable[[float], UnreachableTarget],
-    rough: Callable[[float], float] | None = None,
+    estimates: tuple[Callable[[float, bool], float], Callable[[float], float]] | None = None,
 ) -> float:
     """The smallest x, to a relative 1e-7, whose price is within ``budget``, where more never costs more.
 
-    ``rough`` is a cheaper estimate of the price, by which the search begins.
+    ``estimates`` are cheaper ones, rough or not, of whether the price exceeds the budget, by which the search begins,
+    and how much of the price is unknown, of which a thousandth is not searched for.
     """
 
-    def gap(log_x: float, of: Callable[[float], float] = rough or price) -> float:
+    def exact(log_x: float) -> float:
         # The log of a cost is close to linear in log x; a cost of 0 or infinity is only ever a far end.
-        return math.log(min(max(of(math.exp(log_x)), 1e-6 * budget), 1e9 * budget) / budget)
+        return math.log(min(max(price(math.exp(log_x)), 1e-6 * budget), 1e9 * budget) / budget)
+
+    def estimate(log_x: float, rough: bool) -> float:
+        return min(max(estimates[0](math.exp(log_x), rough), -30.0), 30.0) if estimates else exact(log_x)
+
+    @cache
+    def gap(log_x: float) -> float:
+        return estimate(log_x, rough=True)
 
     low = high = 0.0
     while gap(high) > 0:
@@ -106,25 +122,33 @@ def _smallest(
         if low <= math.log(_LEAST):
             return _safe(price, budget, math.exp(low), unreachable)
         high, low = low, low - math.log(4)
-    x = brentq(gap, low, high, xtol=1e-2 if rough else _PRECISION / 4)
-    if rough:
+    x = brentq(gap, low, high, xtol=1e-2 if estimates else _PRECISION / 4)
+    if estimates:
         slope = min((gap(x + 0.05) - gap(x - 0.05)) / 0.1, -0.1)
-        x = _refined(lambda log_x: gap(log_x, price), x, slope)
+        x, slope = _refined(lambda log_x: estimate(log_x, rough=False), x, slope, lambda _: _COARSE)
+        x, _ = _refined(exact, x, slope, lambda log_x: estimates[1](math.exp(log_x)))
     return _safe(price, budget, math.exp(x), unreachable)
 
 
-def _refined(gap: Callable[[float], float], x: float, slope: float) -> float:
-    """The root of ``gap`` near ``x``, where it falls with about ``slope``: the secant method."""
-    value = gap(x)
+def _refined(
+    gap: Callable[[float], float], x: float, slope: float, unknown: Callable[[float], float]
+) -> tuple[float, float]:
+    """The root of ``gap`` near ``x``, where it falls with about ``slope``, and its slope there: the secant method.
+
+    It ends on the safe side, where the gap is a thousandth of what is ``unknown`` of it.
+    """
+    value, bound = gap(x), 100.0
     for _ in range(_MOST_SECANTS):
-        step = -value / slope
-        if abs(step) <= _PRECISION / 4:
+        aim = -5e-4 * unknown(x)
+        step = (aim - value) / slope
+        if abs(step) <= _PRECISION / 4 or 2 * aim <= value <= 0:
             break
-        before, x = value, x + max(min(step, 0.5), -0.5)
+        before, x = value, x + (step := max(min(step, 0.5), -0.5))
         value = gap(x)
-        if slope / 5 > (steeper := (value - before) / step) > slope * 5:  # not where the bracket of the price jumps
-            slope = steeper
-    return x
+        # not where the bracket of the price jumps
+        if slope / bound > (steeper := (value - before) / step) > slope * bound:
+            slope, bound = steeper, 5.0
+    return x, slope
 
 
 def _safe(

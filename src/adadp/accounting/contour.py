@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from adadp.accounting.losses import Array, Composition, Discrete, Family, Nodes
+from adadp.accounting.losses import Array, Composition, Discrete, Family
 from adadp.accounting.nufft import nonuniform_transform
 from adadp.errors import UnsupportedEvent
 
@@ -170,21 +170,25 @@ def _resolution(  # noqa: PLR0917
 
     Without a blur if the nodes are few enough; else with the narrowest that as many nodes as are affordable resolve.
     """
-    base = [family.nodes(theta, theta) for family in composition.families]
+    damping = [_Damping(family, theta) for family in composition.families]
     affordable = max(_MOST_WORK // _levels(composition), 1 << 12) // rough
 
     known: dict[int, float] = {}
 
     def cut(steps: int, blur: float) -> float:
         if steps not in known:
-            known[steps] = _cut_bound(composition, base, theta, tau * steps)
+            known[steps] = _cut_bound(composition, damping, tau * steps)
         return known[steps] * (min(1.0, _SPLINE / (tau * steps * blur)) ** _SPLINE if blur > 0 else 1.0)
 
-    steps = 32
-    while steps <= min(_MOST_SHARP, affordable):
-        if (left := cut(steps, 0.0)) <= wanted:
-            return steps, 0.0, left
-        steps *= 2
+    few, many = 5, math.floor(math.log2(min(_MOST_SHARP, affordable)))
+    if cut(1 << many, 0.0) <= wanted:
+        while few < many:  # the least power of 2 that will do
+            middle = (few + many) // 2
+            if cut(1 << middle, 0.0) <= wanted:
+                many = middle
+            else:
+                few = middle + 1
+        return 1 << many, 0.0, cut(1 << many, 0.0)
     unit = _unit(epsilon, theta, rough)
     blur, steps = _FINEST * unit, min(_MOST_BLURRED, affordable)
     while (left := cut(steps, blur)) > wanted:
@@ -294,8 +298,9 @@ def contour_curve(
         return min(1.0, body + composition.cut_off + composition.jumped(at)[1])
 
     # Beyond this epsilon jumps are the greater part of delta, and their bound is of no use.
-    most = composition.least_jump + composition.mostly_above
-    return Curve(lower, upper, math.inf if composition.jumped(math.inf)[1] <= _RELATIVE_CUT * delta else most)
+    return Curve(
+        lower, upper, math.inf if composition.jumped(math.inf)[1] <= _RELATIVE_CUT * delta else composition.farthest
+    )
 
 
 def _surplus(
@@ -315,7 +320,9 @@ def _surplus(
     whole = by_p / math.expm1(min(theta * period, 700.0))
     rising = by_q * mean / math.expm1(min((theta + 1) * period, 700.0))
     level = composition.mostly_above
-    spill = math.exp(level) * composition.dip(level) / math.expm1(min(theta * period, 700.0))
+    # The masses are known to 1e-15 a release.
+    missed = math.exp(level) * composition.dip(level) + 1e-15 * composition.releases
+    spill = missed / math.expm1(min(theta * period, 700.0))
     return (lambda at: whole - rising * math.exp(min(at, 700.0))), spill
 
 
@@ -439,44 +446,53 @@ def _half(waves: ComplexArray | NDArray[np.float64], parts: tuple[slice, ...]) -
     return half
 
 
-def _cut_bound(composition: Composition, base: list[Nodes], theta: float, t_max: float) -> float:
+def _cut_bound(composition: Composition, damping: list[_Damping], t_max: float) -> float:
     """Bound on the integral beyond t_max, relative to e^(K(theta) - theta epsilon), without a blur."""
     log_factor = -composition.precision * t_max * t_max / 2
     log_atoms = 0.0 if composition.precision == 0 else -math.inf
-    for family, nodes in zip(composition.families, base, strict=True):
-        smooth, atom = _decay(family, nodes, theta, t_max)
+    for family, damped in zip(composition.families, damping, strict=True):
         with np.errstate(divide="ignore"):
-            log_factor += float(family.counts @ np.log(smooth))
-            log_atoms += float(family.counts @ np.log(atom))
+            log_factor += float(family.counts @ np.log(damped.beyond(t_max)))
+            log_atoms += float(family.counts @ np.log(damped.atom))
     # The point mass that the atoms at loss 0 make was taken out of the integrand, so only the rest is cut off.
     beyond = math.exp(log_factor) - (math.exp(log_atoms) if log_atoms > -700 else 0.0)
     return max(beyond, 0.0) / (math.pi * t_max)
 
 
-def _decay(family: Family, nodes: Nodes, theta: float, t_max: float) -> tuple[Array, Array]:
-    """Per release: a bound on |E e^((theta + it)L)| / E e^(theta L) for t >= t_max, and the share of the atom at 0."""
-    tilted = nodes.log_mass + theta * nodes.loss
-    top = tilted.max(axis=1, keepdims=True)
-    weights = np.exp(tilted - top)
-    total = weights.sum(axis=1)
-    gained = np.zeros(len(total))
-    for part in nodes.parts:
-        loss = nodes.loss[:, part]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            density = weights[:, part] / nodes.width[:, part]
-        best = np.zeros(len(total))
-        block = 1
-        while block < loss.shape[1]:
-            usable = (loss.shape[1] - 1) // block * block
-            width = np.abs(np.diff(loss[:, : usable + 1 : block], axis=1))
-            floor = density[:, :usable].reshape(len(total), -1, block).min(axis=2)
-            floor = np.minimum(floor, density[:, block : usable + 1 : block])
-            share = np.where(np.isfinite(floor), floor * width, 0.0)
-            best = np.maximum(best, (share * (1 - _sinc_envelope(t_max * width / 2))).sum(axis=1))
-            block *= 2
-        gained += best
-    atom = family.atom * np.exp(-top[:, 0]) / total
-    return np.clip(1 - 0.95 * gained / total, 1e-300, 1.0), np.clip(atom, 0.0, 1.0)
+class _Damping:
+    """How |E e^((theta + it)L)| / E e^(theta L) of each release falls with t."""
+
+    def __init__(self, family: Family, theta: float) -> None:
+        nodes = family.nodes(theta, theta)
+        tilted = nodes.log_mass + theta * nodes.loss
+        top = tilted.max(axis=1, keepdims=True)
+        weights = np.exp(tilted - top)
+        self.total = weights.sum(axis=1)
+        self.atom = np.clip(family.atom * np.exp(-top[:, 0]) / self.total, 0.0, 1.0)
+        """The share of the atom at 0."""
+        density = np.divide(weights, nodes.width, out=np.zeros_like(weights), where=nodes.width > 0)
+        self.parts = [_blocks(density[:, part], nodes.loss[:, part]) for part in nodes.parts]
+
+    def beyond(self, t_max: float) -> Array:
+        """A bound on it for every t >= t_max."""
+        gained = np.zeros(len(self.total))
+        for blocks in self.parts:
+            found = [(share * (1 - _sinc_envelope(t_max * width / 2))).sum(axis=1) for share, width in blocks]
+            gained += np.max(found, axis=0, initial=0.0)
+        return np.asarray(np.clip(1 - 0.95 * gained / self.total, 1e-300, 1.0))
+
+
+def _blocks(density: Array, loss: Array) -> list[tuple[Array, Array]]:
+    """Intervals of 1, 2, 4, ... nodes: the mass of the least density on each, and how wide it is."""
+    found: list[tuple[Array, Array]] = []
+    while loss.shape[1] > 1:
+        width = np.abs(np.diff(loss, axis=1))
+        floor = np.minimum(density[:, :-1], density[:, 1:]) if not found else density
+        found.append((floor * width, width))
+        even = (loss.shape[1] - 1) // 2 * 2
+        density = np.minimum(floor[:, 0:even:2], floor[:, 1:even:2])
+        loss = loss[:, : even + 1 : 2]
+    return found
 
 
 def _sinc_envelope(x: Array) -> Array:

@@ -30,7 +30,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, log_ndtr, ndtr, ndtri, xlogy
+from scipy.special import erf, gammaln, log_ndtr, ndtr, ndtri, xlogy
 
 Array = NDArray[np.float64]
 
@@ -46,10 +46,16 @@ _STEEP = 0.03
 """The same for a cap on the loss, in units of the log likelihood ratio y: the cap is sharp to a factor of 4/3."""
 _AHEAD = 10.0
 """Widths of the taper before the cap where the nodes begin to be denser: ndtr(-10) is nothing."""
+_CLEAR = 20.0
+"""Widths of the taper between a loss of 0 and the cap on it, so that nothing is let go at 0."""
 _SMOOTH = 8.6
 """Highest frequency of a standard normal density, for an error of e^-37."""
 _FAST = 20.0
 """Frequency that oscillations are slowed down to: more saves nodes where the loss runs fast, and costs elsewhere."""
+_RARE = 1e-6
+_MOST_CAPS = 12
+_UNKNOWN = 1e-4
+"""How well what jumps add must be known, relative to delta."""
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -123,6 +129,10 @@ class SmoothFamily(Family):
     def _evaluate(self, u: Array) -> tuple[Array, Array, Array]:
         """Log of the P-density of u, the loss, and |dL/du|, for an array u of shape (releases, points)."""
 
+    def _inside(self, rows: NDArray[np.intp], u: Array) -> Array:
+        """How far ``u`` of release ``rows`` is from where half is let go, in widths of the taper."""
+        return np.asarray((self.last[rows] - u) / self.taper[rows])
+
     def _interval(self, low: float, high: float) -> tuple[Array, Array]:
         """Where u must run, per release, for every tilt between ``low`` and ``high``."""
         ends = np.stack([self._pull(low), self._pull(high), 0 * self.mu])
@@ -147,9 +157,7 @@ class SmoothFamily(Family):
         u, du = self._slowed(v, last)
         density, loss, slope = self._evaluate(u)
         if (near := v > -_AHEAD).any():
-            rows = np.broadcast_to(self.taper[:, None], v.shape)[near]
-            inside = (np.broadcast_to(self.last[:, None], v.shape)[near] - u[near]) / rows
-            density[near] += log_ndtr(inside)
+            density[near] += log_ndtr(self._inside(np.nonzero(near)[0], u[near]))
         return density + np.log(du), loss, slope * du
 
     def nodes(self, low: float, high: float, frequency: float = 0.0, least: int = 3, most: int = 1 << 20) -> Nodes:
@@ -234,6 +242,16 @@ def _log_mix(q: Array, y: Array) -> Array:
     return np.asarray(mixed)
 
 
+def _log_ratio(q: Array, loss: float) -> Array:
+    """The y with log(1 - q + q e^y) = ``loss``."""
+    return np.asarray(loss + np.log1p(-(1 - q) * math.exp(-loss)) - np.log(q))
+
+
+def _any(counts: Array, chances: Array) -> float:
+    """The probability that any of ``counts[e]`` events of probability ``chances[e]`` happens, all independent."""
+    return -math.expm1(float(counts @ np.log1p(-chances)))
+
+
 def _mix_slope(q: Array, y: Array) -> Array:
     """d/dy log(1 - q + q e^y) = q e^y / (1 - q + q e^y)."""
     e = np.exp(-np.abs(y))
@@ -264,9 +282,7 @@ class _PoissonOneSided(SmoothFamily):
     def within(self, loss: float) -> _PoissonOneSided:
         """The same, with outcomes whose |loss| exceeds about ``loss`` let go, half of those at ``loss``."""
         found = copy(self)
-        # log w = loss at y = log((e^loss - 1 + q) / q)
-        y = loss + np.log1p(-(1 - self.q) * math.exp(-loss)) - np.log(self.q) - self.shift
-        reached = (y + self.mu**2 / 2) / self.mu
+        reached = (_log_ratio(self.q, loss) - self.shift + self.mu**2 / 2) / self.mu
         found.jumps = reached < self.last
         found.last = np.minimum(reached, self.last)
         found.taper = np.where(found.jumps, np.minimum(_TAPER, _STEEP / self.mu), _TAPER)
@@ -330,61 +346,165 @@ class PoissonAdd(_PoissonOneSided):
         return -u * u / 2 - _LOG_SQRT_2PI, -_log_mix(self.q[:, None], y), slope
 
 
-class PoissonReplace(SmoothFamily):
-    """One record against its opposite: both P and Q are mixtures. Symmetric, so one direction is enough."""
+class Replaced(SmoothFamily):
+    """Common ground of the replace-one pairs, which are symmetric: the loss under Q is minus that under P.
 
-    def _pull(self, tilt: float) -> Array:
-        return (2 * tilt + 1) * self.mu  # both mixtures pull the same way
-
-    def _evaluate(self, u: Array) -> tuple[Array, Array, Array]:
-        q, mu = self.q[:, None], self.mu[:, None]
-        up, down = mu * u - mu * mu / 2, -mu * u - mu * mu / 2
-        log_p, log_q = _log_mix(q, up), _log_mix(q, down)
-        slope = mu * (_mix_slope(q, up) + _mix_slope(q, down))
-        return -u * u / 2 - _LOG_SQRT_2PI + log_p, log_p - log_q, slope
-
-
-class FixedSizeReplace(SmoothFamily):
-    """A lot drawn without replacement. ``mu`` is that of the replacement, 2 / sigma.
-
-    The loss is +log w with P-density phi w, or -log w with P-density phi, both for y > 0; the rest of the mass is at 0.
+    Outcomes x > 0 have the loss l(x) > 0 and a P-density p(x); their mirror images have the loss -l(x) and the
+    P-density p(x) e^(-l(x)). What is left of the mass is at 0. The quadrature runs over x = softplus(u), for both
+    halves at once. Outcomes beyond ``edge``, over ``soft`` on either side, and their mirror images are let go.
     """
 
     def __init__(self, q: Array, mu: Array, counts: Array, cap: float = math.inf) -> None:
         super().__init__(q, mu, counts, cap)
-        self.last = cap + mu / 2
-        positive = q * ndtr(mu / 2) + (1 - q) * ndtr(-mu / 2)
-        self.atom = np.asarray(1 - positive - ndtr(-mu / 2))
+        self.jumps = np.zeros(len(mu), dtype=bool)
+        """Where outcomes are let go because of their loss."""
+        self._end(cap + self._middle, self.taper)
+
+    @property
+    @abstractmethod
+    def _middle(self) -> Array:
+        """Where, in x, the outcomes are if the record is in the lot."""
+
+    @abstractmethod
+    def _half(self, x: Array) -> tuple[Array, Array, Array]:
+        """Log of the P-density of x, the loss, and its slope, for an array x of shape (releases, points)."""
+
+    @abstractmethod
+    def _where(self, loss: float) -> Array:
+        """The x with that loss."""
+
+    @abstractmethod
+    def _beyond(self) -> tuple[Array, Array]:
+        """The probabilities of x beyond the edge, by P and by Q; those of the mirror images are by Q and by P."""
+
+    def _end(self, edge: Array, soft: Array) -> None:
+        """Let go what is beyond ``edge``. In u the same taper is wider where x = softplus(u) is flat."""
+        self.edge, self.soft = edge, soft
+        self.last, self.taper = edge + np.log(-np.expm1(-edge)), soft / -np.expm1(-edge)
+
+    def within(self, loss: float) -> Replaced:
+        """The same, with outcomes whose |loss| exceeds about ``loss`` let go, half of those at ``loss``."""
+        found = copy(self)
+        steep = np.minimum(_TAPER, _STEEP / self.mu)
+        reached = np.maximum(self._where(loss), _CLEAR * steep)
+        found.jumps = reached < self.edge
+        found._end(np.where(found.jumps, reached, self.edge), np.where(found.jumps, steep, self.soft))
+        return found
+
+    @property
+    def least_jump(self) -> float:
+        """The least |loss| of what ``within`` lets go of: that ten widths of the taper before the edge."""
+        first = np.where(self.jumps, self.edge - _AHEAD * self.soft, self.edge)
+        return float(np.where(self.jumps, self._half(first[:, None])[1][:, 0], math.inf).min())
+
+    @property
+    def variation(self) -> float:
+        """The sum of the total variation distances, q (2 Phi(d) - 1) for outcomes at d if the record is in the lot."""
+        return float(self.counts @ (self.q * erf(self._middle / math.sqrt(2))))
+
+    @property
+    def jump(self) -> tuple[float, float]:
+        """The probabilities, by P and by Q, that some loss was let go because it is so large; by Q and by P, so low."""
+        by_p, by_q = (_any(self.counts[self.jumps], chance[self.jumps]) for chance in self._beyond())
+        return by_p, by_q
+
+    @property
+    def beyond_either(self) -> Array:
+        """The probability, by P as by Q, that an outcome or its mirror image was let go."""
+        by_p, by_q = self._beyond()
+        return by_p + by_q
+
+    @property
+    def let_go(self) -> float:
+        return 2 * float(self.counts[~self.jumps].sum()) * float(ndtr(-self.cap / math.hypot(1, _TAPER)))
+
+    def _inside(self, rows: NDArray[np.intp], u: Array) -> Array:
+        return np.asarray((self.edge[rows] - np.logaddexp(0.0, u)) / self.soft[rows])
+
+    def _interval(self, low: float, high: float) -> tuple[Array, Array]:
+        # u down to -40 leaves e^-40 of the half line out at x = 0; the right end as for Poisson.
+        return 0 * self.mu - 40.0, super()._interval(low, high)[1]
+
+    def _evaluate(self, u: Array) -> tuple[Array, Array, Array]:
+        x = np.logaddexp(0.0, u)
+        density, loss, slope = self._half(x)
+        return density + u - x, loss, slope * np.exp(u - x)
+
+    def nodes(self, low: float, high: float, frequency: float = 0.0, least: int = 3, most: int = 1 << 20) -> Nodes:
+        # p e^(-(1 + tilt) l) of the mirror images is the half at tilt' = -1 - tilt: cover both.
+        half = super().nodes(min(low, -1.0 - high), max(high, -1.0 - low), frequency, least, most)
+        size = half.loss.shape[1]
+        with np.errstate(divide="ignore"):
+            log_atom = np.log(self.atom)[:, None]
+        zero = np.zeros_like(log_atom)
+        return Nodes(
+            np.hstack([half.log_mass, half.log_mass - half.loss, log_atom]),
+            np.hstack([half.loss, -half.loss, zero]),
+            np.hstack([half.width, half.width, zero]),
+            (slice(0, size), slice(size, 2 * size)),
+        )
+
+
+class PoissonReplace(Replaced):
+    """One record against its opposite: both P and Q are mixtures. x is the outcome in units of the noise."""
+
+    @property
+    def _middle(self) -> Array:
+        return self.mu
+
+    def _pull(self, tilt: float) -> Array:
+        return (2 * tilt + 1) * self.mu  # both mixtures pull the same way
+
+    def _half(self, x: Array) -> tuple[Array, Array, Array]:
+        q, mu = self.q[:, None], self.mu[:, None]
+        up, down = mu * x - mu * mu / 2, -mu * x - mu * mu / 2
+        log_p, log_q = _log_mix(q, up), _log_mix(q, down)
+        slope = mu * (_mix_slope(q, up) + _mix_slope(q, down))
+        return -x * x / 2 - _LOG_SQRT_2PI + log_p, log_p - log_q, slope
+
+    def _where(self, loss: float) -> Array:
+        # a + b z = e^loss (a + b / z) with z = e^(mu x), a = 1 - q, b = q e^(-mu^2 / 2) is a quadratic equation.
+        a, log_b = 1 - self.q, np.log(self.q) - self.mu**2 / 2
+        rise = -a * math.expm1(-loss)
+        root = np.sqrt(rise**2 + 4 * np.exp(2 * log_b - loss))
+        return np.asarray((loss + np.log((rise + root) / 2) - log_b) / self.mu)
+
+    def _beyond(self) -> tuple[Array, Array]:
+        spread = np.hypot(1, self.soft)
+        absent = (1 - self.q) * ndtr(-self.edge / spread)
+        up, down = (ndtr((middle - self.edge) / spread) for middle in (self.mu, -self.mu))
+        return absent + self.q * up, absent + self.q * down
+
+
+class FixedSizeReplace(Replaced):
+    """A lot drawn without replacement. ``mu`` is that of the replacement, 2 / sigma.
+
+    The loss is +log w with P-density phi w, or -log w with P-density phi, both for y = mu x > 0; the rest is at 0.
+    """
+
+    def __init__(self, q: Array, mu: Array, counts: Array, cap: float = math.inf) -> None:
+        super().__init__(q, mu, counts, cap)
+        self.atom = np.asarray((1 - q) * erf(mu / math.sqrt(8)))
+
+    @property
+    def _middle(self) -> Array:
+        return self.mu / 2
 
     def _pull(self, tilt: float) -> Array:
         return (tilt + 1) * self.mu
 
-    def _interval(self, low: float, high: float) -> tuple[Array, Array]:
-        # y = mu softplus(v): v down to -40 leaves e^-40 of the half line out at y = 0; the right end as for Poisson.
-        return 0 * self.mu - 40.0, super()._interval(low, high)[1]
-
-    def _evaluate(self, u: Array) -> tuple[Array, Array, Array]:
-        """The positive half, as a function of v."""
+    def _half(self, x: Array) -> tuple[Array, Array, Array]:
         q, mu = self.q[:, None], self.mu[:, None]
-        soft = np.logaddexp(0.0, u)
-        log_jacobian = u - soft
-        loss = _log_mix(q, mu * soft)
-        density = -((soft + mu / 2) ** 2) / 2 - _LOG_SQRT_2PI + log_jacobian + loss
-        return density, loss, mu * np.exp(log_jacobian) * _mix_slope(q, mu * soft)
+        loss = _log_mix(q, mu * x)
+        return -((x + mu / 2) ** 2) / 2 - _LOG_SQRT_2PI + loss, loss, mu * _mix_slope(q, mu * x)
 
-    def nodes(self, low: float, high: float, frequency: float = 0.0, least: int = 3, most: int = 1 << 20) -> Nodes:
-        # phi w^(-tilt) of the negative half is the positive half at tilt' = -1 - tilt: cover both.
-        positive = super().nodes(min(low, -1.0 - high), max(high, -1.0 - low), frequency, least, most)
-        size = positive.loss.shape[1]
-        with np.errstate(divide="ignore"):
-            log_atom = np.log(np.maximum(self.atom, 0.0))[:, None]
-        zero = np.zeros_like(log_atom)
-        return Nodes(
-            np.hstack([positive.log_mass, positive.log_mass - positive.loss, log_atom]),
-            np.hstack([positive.loss, -positive.loss, zero]),
-            np.hstack([positive.width, positive.width, zero]),
-            (slice(0, size), slice(size, 2 * size)),
-        )
+    def _where(self, loss: float) -> Array:
+        return _log_ratio(self.q, loss) / self.mu
+
+    def _beyond(self) -> tuple[Array, Array]:
+        spread = np.hypot(1, self.soft)
+        absent, present = (ndtr((middle - self.edge) / spread) for middle in (-self.mu / 2, self.mu / 2))
+        return (1 - self.q) * absent + self.q * present, absent
 
 
 class Discrete(Family):
@@ -457,6 +577,8 @@ class Composition:
     """The least loss of outcomes that were let go because of it."""
     dips: tuple[tuple[float, float], ...] = ()
     """Pairs (b, k) for which Q(L < x) <= e^(k + b x)."""
+    rare: float = _RARE
+    """How seldom the loss falls below ``mostly_above``."""
 
     @property
     def releases(self) -> float:
@@ -470,6 +592,13 @@ class Composition:
             return 0.0
         with np.errstate(divide="ignore"):
             return math.exp(sum(float(family.counts @ np.log(family.atom)) for family in self.families))
+
+    @property
+    def variation(self) -> float:
+        """Bound on delta(0), which is at most the sum of the total variation distances, where a record was replaced."""
+        if len(self._replaced) < len(self.families):
+            return 1.0
+        return sum((family.variation for family in self._replaced), math.erf(math.sqrt(self.precision / 8)))
 
     @cached_property
     def lowest(self) -> float:
@@ -489,40 +618,74 @@ class Composition:
         return self.precision == 0 and all(type(family) is kind for family in self.families)
 
     @property
+    def _replaced(self) -> list[Replaced]:
+        return [family for family in self.families if isinstance(family, Replaced)]
+
+    @property
     def _one_sided(self) -> list[_PoissonOneSided]:
         return [family for family in self.families if isinstance(family, _PoissonOneSided)]
 
-    def around(self, epsilon: float) -> Composition:
+    def around(self, epsilon: float, delta: float) -> Composition:
         """The same without jumps: outcomes whose loss is so large that the sum almost surely exceeds ``epsilon``, or so
         negative that it cannot.
 
         They stretch the range of the loss, up to a million times beyond epsilon, and make the integral hard. What they
         add to delta needs none (``jumped``).
         """
+        if self._replaced and len(self._replaced) == len(self.families):
+            return self._around_replaced(epsilon, delta)
         if math.isfinite(self.highest):
             capped = [family.within(1.7 * self.highest) for family in self._one_sided]
             found = replace(self, families=tuple(capped))
             return found if min(family.least_jump for family in capped) >= self.highest else self
         if not math.isfinite(self.lowest):
             return self
-        # E_Q[e^(-b L)] = E_P[e^(-(1 + b) L)], and Chernoff's inequality.
-        scale = 1 / math.sqrt(max(self.cumulants(-1.0)[2], 1e-300))
-        dips = tuple((scale * b, self.cumulants(-1 - scale * b)[0]) for b in (0.5, 1.0, 2.0, 4.0, 8.0))
-        found = replace(self, dips=dips)
+        found = self._with_dips()
         loss = 1.7 * (1.35 * epsilon - found.mostly_above)
         capped = [family.within(loss) for family in self._one_sided]
         return replace(found, families=tuple(capped), least_jump=min(family.least_jump for family in capped))
 
+    def _around_replaced(self, epsilon: float, delta: float) -> Composition:
+        """The same for symmetric pairs: both jumps up and jumps down are let go.
+
+        How far the other losses reach back is known only without their own jumps, so the cap is moved out until it is
+        beyond that, and until runs with jumps in both directions are rare.
+        """
+        loss, rare = 1.7 * 1.35 * max(epsilon, 1e-9), min(_RARE, 1e-4 * delta)
+        for _ in range(_MOST_CAPS):
+            capped = [family.within(loss) for family in self._replaced]
+            least = min(family.least_jump for family in capped)
+            found = replace(self, families=tuple(capped), least_jump=least, rare=rare)._with_dips(24 / loss)
+            low, high = found.jumped(1.2 * epsilon)
+            if high - low <= _UNKNOWN * max(low, delta):
+                return found
+            loss *= 2
+        return self
+
+    def _with_dips(self, steepest: float = math.inf) -> Composition:
+        """The same, with bounds on how far down the loss goes under Q.
+
+        E_Q[e^(-b L)] = E_P[e^(-(1 + b) L)], and Chernoff's inequality.
+        """
+        scale = min(1 / math.sqrt(max(self.cumulants(-1.0)[2], 1e-300)), steepest / 8)
+        steps = [scale * b for b in (0.5, 1.0, 2.0, 4.0, 8.0)]
+        return replace(self, dips=tuple((b, self.cumulants(-1 - b)[0] - self._log_kept) for b in steps))
+
     def dip(self, x: float) -> float:
-        """Bound on Q(L < x)."""
+        """Bound on Q(L < x) if the record was removed; if it was replaced, given that no outcome was let go."""
         if x < self.lowest:
             return 0.0
         return min((math.exp(min(k + b * x, 0.0)) for b, k in self.dips), default=1.0)
 
     @cached_property
     def mostly_above(self) -> float:
-        """A level with Q(L < level) <= 1e-6, by ``dip``; the loss may never fall below it."""
-        return max([self.lowest, *((math.log(1e-6) - k) / b for b, k in self.dips)])
+        """A level with Q(L < level) <= ``rare``, by ``dip``; the loss may never fall below it."""
+        return max([self.lowest, *((math.log(self.rare) - k) / b for b, k in self.dips)])
+
+    @property
+    def farthest(self) -> float:
+        """An epsilon beyond which jumps need not be beyond it."""
+        return 0.8 * self.least_jump if self._replaced else self.least_jump + self.mostly_above
 
     @cached_property
     def cut_off(self) -> float:
@@ -531,12 +694,20 @@ class Composition:
 
     @cached_property
     def _jump(self) -> tuple[float, float]:
-        found = [family.jump for family in self.families if isinstance(family, PoissonRemove)]
+        found = [family.jump for family in self.families if isinstance(family, (PoissonRemove, Replaced))]
         return _either([by_p for by_p, _ in found]), _either([by_q for _, by_q in found])
 
     @cached_property
+    def _log_kept(self) -> float:
+        """The logarithm of the probability, by P as by Q, that nothing was let go, where the record was replaced."""
+        return sum(float(family.counts @ np.log1p(-family.beyond_either)) for family in self._replaced)
+
+    @cached_property
     def kept(self) -> tuple[float, float]:
-        """The probabilities, by P and by Q, that no outcome was let go, where the record was removed."""
+        """The probabilities, by P and by Q, that nothing was let go and not every loss is 0; not for added records."""
+        if self._replaced:
+            kept = math.exp(self._log_kept) - self.at_zero
+            return kept, kept
         found = [
             family.beyond(np.ones_like(family.jumps)) for family in self.families if isinstance(family, PoissonRemove)
         ]
@@ -548,21 +719,42 @@ class Composition:
         E_P[(1 - e^(epsilon - L))+; A] is at least E_P[1 - e^(epsilon - L); A] = P(A) - e^epsilon Q(A), and more than it
         by at most e^epsilon Q(A, L < epsilon): the other losses, which are independent of the jump, make up for it. If
         the record was added, jumps bring the sum below 0, and add nothing.
+
+        If it was replaced there are jumps down too (event B): Q(A and B) <= Q(A) Q(B), since a release that jumps up
+        does not jump down. Runs with jumps down only add at most P(B) = Q(A) times the chance that the other losses
+        make up for one, which by symmetry is that of the same dip under Q.
         """
-        if not self._one_kind(PoissonRemove):
+        symmetric = bool(self._replaced)
+        if not symmetric and not self._one_kind(PoissonRemove):
             return 0.0, 0.0
         by_p, by_q = self._jump
         tilted = math.exp(min(epsilon, 700.0)) * by_q
         low = max(0.0, by_p - tilted)
+        if symmetric:
+            opposed, back = by_p + self.cut_off, self.dip(epsilon - self.least_jump)
+            other = by_q * self.dip(-epsilon - self.least_jump)
+            return low * (1 - 1e-9), (min(by_p, low + tilted * (back + opposed)) + other) * (1 + 1e-9)
         return low * (1 - 1e-9), min(by_p, low + tilted * self.dip(epsilon - self.least_jump)) * (1 + 1e-9)
+
+    @cached_property
+    def _quadratures(self) -> dict[int, list[Nodes]]:
+        return {}
+
+    def _quadrature(self, theta: float) -> list[Nodes]:
+        """Nodes for real ``theta``; those of a positive one do for all up to a factor of 2, and are kept."""
+        if theta <= 0:
+            return [family.nodes(theta, theta) for family in self.families]
+        low = math.floor(math.log2(theta))
+        if low not in self._quadratures:
+            self._quadratures[low] = [family.nodes(2.0**low, 2.0 ** (low + 1)) for family in self.families]
+        return self._quadratures[low]
 
     def cumulants(self, theta: float) -> tuple[float, float, float]:
         """K, K' and K'' at real ``theta``, where K(theta) = log E_P[e^(theta L)] of the sum."""
         value = self.precision * theta * (theta + 1) / 2
         first = self.precision * (theta + 0.5)
         second = self.precision
-        for family in self.families:
-            nodes = family.nodes(theta, theta)
+        for family, nodes in zip(self.families, self._quadrature(theta), strict=True):
             tilted = nodes.log_mass + theta * nodes.loss
             top = tilted.max(axis=1, keepdims=True)
             weights = np.exp(tilted - top)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 from scipy.optimize import brentq
 
 from adadp.accounting.answer import Status
@@ -57,16 +58,18 @@ class PldAccountant(Accountant):
             low, high = min(low, rdp.epsilon), min(high, rdp.epsilon)
         return Bracket(low, high)
 
-    def roughly(self, event: Event | None, delta: float) -> float:
+    def excess(self, event: Event | None, delta: float, target: float, *, rough: bool) -> float:
+        """The log of delta(target) / delta, which is nearly linear in log sigma where log epsilon is not."""
         if _has_bounded_range(flatten(event)) if event is not None else True:
-            return self.epsilon(event, delta).epsilon
+            return super().excess(event, delta, target, rough=rough)
 
         def question(counts: dict[Event, int]) -> Bracket:
             first = compositions(self.name, counts, _IGNORED * delta)[0]
             if first.releases <= 1 or not first.families:
-                return self._epsilon(counts, delta)
-            about = _saddle_epsilon(first, delta)[0]
-            return Bracket(about, about)
+                found = math.log(max(self._epsilon(counts, delta).high, _LEAST) / target)
+            else:
+                found = _log_delta(first, target, delta, rough) - math.log(delta)
+            return Bracket(found, found)
 
         return self._ask(event, question, math.inf).high
 
@@ -121,13 +124,15 @@ def _composed(counts: dict[Event, int]) -> Event:
 
 def _epsilon_bracket(composition: Composition, delta: float) -> tuple[float, float]:
     """(low, high) around the smallest epsilon >= 0 with delta(epsilon) <= ``delta``."""
+    if composition.variation * (1 + 1e-9) <= delta:
+        return 0.0, 0.0
     epsilon, theta = _saddle_epsilon(composition, delta)
     if (direct := direct_curve(composition)) is not None:
         return _invert(direct, delta, epsilon, 1 / theta)
     low, high, rough = 0.0, math.inf, True
     for _ in range(_MOST_LINES):
         width = high - low
-        near = composition.around(epsilon)
+        near = composition.around(epsilon, delta)
         theta = saddle_point(near, epsilon=epsilon, near=theta)
         curve = contour_curve(near, theta, epsilon, delta, rough=rough)
         at_low, at_high = _invert(curve, delta, epsilon, 1 / theta)
@@ -150,13 +155,26 @@ def _saddle_epsilon(composition: Composition, delta: float) -> tuple[float, floa
     return max(composition.cumulants(theta)[1] - 1 / theta - 1 / (theta + 1), 0.0), theta
 
 
+def _log_delta(composition: Composition, epsilon: float, guess: float, rough: bool) -> float:
+    """An estimate of log delta(epsilon), by one cheap line or by the saddle-point approximation of all but jumps."""
+    near = composition.around(epsilon, guess)
+    theta = saddle_point(near, epsilon=epsilon)
+    if not rough:
+        low, high = contour_curve(near, theta, epsilon, guess, rough=True).bounds(epsilon)
+        return math.log(max(math.sqrt(low * high) if low > 0 else high, _LEAST))
+    value, _, second = near.cumulants(theta)
+    spread = second + 1 / theta**2 + 1 / (theta + 1) ** 2
+    log_size = value - theta * epsilon - math.log(theta * (theta + 1)) - 0.5 * math.log(2 * math.pi * spread)
+    return float(np.logaddexp(log_size, math.log(max(near.jumped(epsilon)[0], _LEAST))))
+
+
 def _delta_bracket(composition: Composition, epsilon: float, guess: float, enough: float = 0.0) -> tuple[float, float]:
     """(low, high) around delta(epsilon), tight if that is about ``guess`` or more, and more than ``enough``."""
     if epsilon > composition.highest * (1 + 1e-9):
         return 0.0, 0.0
     if (direct := direct_curve(composition)) is not None:
         return direct.bounds(epsilon)
-    near = composition.around(epsilon)
+    near = composition.around(epsilon, guess)
     theta = saddle_point(near, epsilon=epsilon)
     chernoff = math.exp(min(log_chernoff(near, theta, epsilon), 0.0))
     least, most = near.jumped(epsilon)
