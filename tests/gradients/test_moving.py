@@ -10,6 +10,10 @@ from torch import nn
 
 from adadp.errors import InputError, MixedRecords
 from adadp.gradients import GradientEngine
+from adadp.gradients.attribution import attribute
+from adadp.gradients.inspection import inspect
+from adadp.gradients.made_up import way_for
+from adadp.gradients.owners import Owners
 
 
 def parts(**more):
@@ -593,3 +597,15 @@ def test_losses_along_a_direction_are_those_of_each_record_alone():
 def test_a_model_that_is_random_in_evaluation_too_is_refused_as_that():
     with pytest.raises(InputError, match="random numbers in evaluation mode"):
         built_or_refused(lambda m, x, n, mask: m.h(F.dropout(m.c(x), 0.5, training=True)), {})
+
+
+def test_rows_that_nobody_owned_are_followed_to_who_uses_them():
+    """A parameter repeated for every record and turned round by a constant; comparing gradients would find it too."""
+
+    def turned(m, x, n, mask):
+        return m.h(torch.tanh(m.token.expand(len(x), 5, 4).flip(0) * x))
+
+    model, batch = Made(turned, **parts(token=torch.randn(1, 1, 4))), records(3)
+    way = way_for(model, square, batch)
+    found = attribute(model, square, way.batch(3), inspect(model, square, way=way, demoted={}), Owners())
+    assert "token" in found.astray

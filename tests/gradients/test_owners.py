@@ -342,3 +342,26 @@ def test_joins():
     rows = torch.tensor([[0, NOBODY, 0], [0, 1, 1], [NOBODY, NOBODY, NOBODY]], dtype=torch.int16)
     assert over(rows, [1]).squeeze(1).tolist() == [0, MIXED, NOBODY]
     assert over(rows, [0]).squeeze(0).tolist() == [0, 1, MIXED]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, i: x[i],
+        lambda x, i: x[i, torch.arange(3)],
+        lambda x, i: x.index_select(0, i),
+        lambda x, i: x.gather(0, i[:, None].expand(3, 4)),
+        lambda x, i: torch.zeros(3, 4).index_put((i,), x),
+        lambda x, i: torch.zeros(3, 4).scatter(0, i[:, None].expand(3, 4), x),
+        lambda x, i: torch.zeros(3, 4).index_add(0, i, x),
+        lambda x, i: F.embedding(i, x),
+    ],
+)
+def test_an_index_of_records_mixes_them_although_it_moves_nothing_today(call):
+    """Record i picks row i. Another day it picks another: owners do not go by values."""
+    x, i = torch.rand(3, 4), torch.arange(3)
+    owners = Owners()
+    owners.give((x, i))
+    with owners:
+        out = call(x, i)
+    assert bool((owners.of(out) == MIXED).any())
