@@ -197,12 +197,16 @@ class GradientEngine:
         """Compare what ``capture`` says of a few records of ``batch``, at ``rows``, with what they are alone.
 
         The records of a model that draws random numbers are computed once more for it, some together and a few alone.
+        If these few take a path of their own they would not be captured together, and there is nothing to compare.
         """
         few = rows[:_CHECKED]
         with self._without_chance():
             if self._blueprint.random:
                 batch, few = picked(batch, rows[:_TOGETHER]), torch.arange(len(few))
-                capture = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+                try:
+                    capture = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+                except (UnseenPath, RefusedByVmap):
+                    return
             compare_alone(
                 self.model, self.loss, picked(batch, few), capture.picked(few), rounding=self._blueprint.rounding
             )

@@ -372,7 +372,8 @@ _ROUNDING = {
     "depends on its last digit, such as that of a record made to lie exactly at the corner of a ReLU, or of one in "
     "which huge numbers cancel. One record can then change a sum by up to three times the amount that the noise is "
     "for, provided that the processor computes each row of a batch from that row alone, which was tested and not "
-    "proved. Training with exact arithmetic leaves no such gap.",
+    "proved, and that the model takes the same path for every batch. Training with exact arithmetic leaves no such "
+    "gap.",
 }
 """What is not covered about rounding, by arithmetic."""
 _ROUNDED_FEATURES = (
