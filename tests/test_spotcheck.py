@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from adadp.audit import neighbour_replay
 from adadp.errors import MixedRecords
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
 from adadp.plan import Plan
@@ -86,3 +87,48 @@ def test_a_broken_record_does_not_stop_a_run(tmp_path):
     private = started(tmp_path, x)
     private.release()
     assert all(value.grad.isfinite().all() for value in private.model.parameters())
+
+
+class Branching(nn.Module):
+    """Goes another way for every batch that holds a large number."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x, _):
+        hidden = torch.tanh(self.first(x))
+        return self.last(hidden.flip(0).flip(0) if bool((x > 50).any()) else hidden)
+
+
+class Sorting(Branching):
+    """Sorts and unsorts, with a normalisation outside: one record moved the sum by 70 times the bound."""
+
+    def forward(self, x, lengths):
+        order = lengths.argsort(descending=True)
+        return self.last(F.layer_norm(torch.tanh(self.first(x[order]))[order.argsort()], (8,)))
+
+
+@pytest.mark.parametrize("kind", [Branching, Sorting])
+@pytest.mark.filterwarnings("ignore:.*no closed form")
+def test_one_record_does_not_move_a_release_beyond_its_bound_by_the_path_it_makes_its_lot_take(kind, tmp_path):
+    x = torch.randn(80, 4, generator=torch.Generator().manual_seed(1))
+    x[-1] = 90
+    data = (x, torch.arange(80), torch.arange(80) % 2)
+    plan = Plan.of_noise(noise=1.0, steps=6, records=80, lot_size=60, clip=0.5)
+
+    def runner(records, name):
+        def run(steps, mechanism):
+            with Ledger.create(tmp_path / name, budget=PlannedBudget(plan.event())) as ledger:
+                private = PrivateGradients(
+                    kind(), records, lambda m, *batch: F.cross_entropy(m(*batch[:2]), batch[2], reduction="none"),
+                    plan, ledger, seed=3, mechanism=mechanism,
+                )  # fmt: skip
+                for _ in range(steps):
+                    private.release()
+
+        return run
+
+    found = neighbour_replay(runner(data, "with"), runner(tuple(each[:-1] for each in data), "without"), 6)
+    assert 0.9 < max(each.share for each in found) <= 1
