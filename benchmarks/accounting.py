@@ -34,7 +34,8 @@ from harness import PAGE, RESULTS, ROOT, facts, load, table, versions_text, writ
 from rich.console import Console
 from rich.table import Table
 
-from adadp.accounting import RunShape, accountant, smallest_noise
+from adadp.accounting import accountant, smallest_noise
+from adadp.app.accounting.run_shape import RunShape
 from adadp.events import Repeated, compose
 from adadp.schedules import parse_schedule
 
@@ -119,8 +120,8 @@ def ours(method: str, q: float, levels: list[Level], delta: float) -> Found:
 def google_event(q: float, levels: list[Level]) -> Any:
     return DPA.ComposedDpEvent(
         [
-            DPA.SelfComposedDpEvent(DPA.PoissonSampledDpEvent(q, DPA.GaussianDpEvent(sigma)), steps)
-            for sigma, steps in levels
+            DPA.SelfComposedDpEvent(DPA.PoissonSampledDpEvent(q, DPA.GaussianDpEvent(noise_multiplier)), steps)
+            for noise_multiplier, steps in levels
         ]
     )
 
@@ -134,8 +135,8 @@ def google(method: str, q: float, levels: list[Level], delta: float) -> Found:
 def prv(q: float, levels: list[Level], delta: float, eps_error: float) -> Found:
     theirs = PRV_ACCOUNTANT.PRVAccountant(
         prvs=[
-            PRV_ACCOUNTANT.PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=sigma)
-            for sigma, _ in levels
+            PRV_ACCOUNTANT.PoissonSubsampledGaussianMechanism(sampling_probability=q, noise_multiplier=noise_multiplier)
+            for noise_multiplier, _ in levels
         ],
         max_self_compositions=[steps for _, steps in levels],
         eps_error=eps_error,
@@ -145,12 +146,12 @@ def prv(q: float, levels: list[Level], delta: float, eps_error: float) -> Found:
     return Found(float(middle), float(low), float(high))
 
 
-def rounding_bracket(q: float, sigma: float, steps: int, delta: float) -> Found:
+def rounding_bracket(q: float, noise_multiplier: float, steps: int, delta: float) -> Found:
     """dp-accounting's older discretisation, the one with a lower side: every loss rounded down, then up."""
     ends = []
     for pessimistic in (False, True):
         one = DPA_PLD.privacy_loss_distribution.from_gaussian_mechanism(
-            sigma, pessimistic_estimate=pessimistic, sampling_prob=q, use_connect_dots=False
+            noise_multiplier, pessimistic_estimate=pessimistic, sampling_prob=q, use_connect_dots=False
         )
         ends.append(float(one.self_compose(steps).get_epsilon_for_delta(delta)))
     return Found(ends[1], ends[0], ends[1])
@@ -177,7 +178,10 @@ def calibration_question() -> Question:
         shape = RunShape(q=q)
         return Found(
             smallest_noise(
-                lambda sigma: shape.run(sigma, steps=steps), epsilon=epsilon, delta=delta, accountant=accountant("pld")
+                lambda noise_multiplier: shape.run(noise_multiplier, steps=steps),
+                epsilon=epsilon,
+                delta=delta,
+                accountant=accountant("pld"),
             ).value
         )
 
@@ -185,24 +189,29 @@ def calibration_question() -> Question:
         return Found(
             float(
                 DPA.calibrate_dp_mechanism(
-                    DPA_PLD.PLDAccountant, lambda sigma: google_event(q, [(sigma, steps)]), epsilon, delta
+                    DPA_PLD.PLDAccountant,
+                    lambda noise_multiplier: google_event(q, [(noise_multiplier, steps)]),
+                    epsilon,
+                    delta,
                 )
             )
         )
 
     jobs = [Job(OURS, "pld", our_sigma)] + ([Job(GOOGLE, "pld", google_sigma)] if DPA is not None else [])
     text = "smallest sigma for epsilon 2, delta 1e-5, q 0.01, 10,000 steps"
-    return Question("calibration", text, jobs, "sigma")
+    return Question("calibration", text, jobs, "noise_multiplier")
 
 
 def bracket_question() -> Question:
-    q, sigma, steps, delta = 0.01, 4.0, 10_000, 1e-5
-    jobs = [Job(OURS, "pld", lambda: ours("pld", q, [(sigma, steps)], delta))]
+    q, noise_multiplier, steps, delta = 0.01, 4.0, 10_000, 1e-5
+    jobs = [Job(OURS, "pld", lambda: ours("pld", q, [(noise_multiplier, steps)], delta))]
     if DPA is not None:
-        jobs.append(Job(GOOGLE, "pld, rounded", lambda: rounding_bracket(q, sigma, steps, delta)))
+        jobs.append(Job(GOOGLE, "pld, rounded", lambda: rounding_bracket(q, noise_multiplier, steps, delta)))
     if PRV_ACCOUNTANT is not None:
         for error in (0.1, 0.01):
-            jobs.append(Job(PRV, f"pld, error {error:g}", lambda error=error: prv(q, [(sigma, steps)], delta, error)))
+            jobs.append(
+                Job(PRV, f"pld, error {error:g}", lambda error=error: prv(q, [(noise_multiplier, steps)], delta, error))
+            )
     return Question("bracket", "low and high side of epsilon: q 0.01, sigma 4, 10,000 steps, delta 1e-5", jobs)
 
 
@@ -282,18 +291,21 @@ class Setting:
         shares = [between(1e-3, 1) for _ in sigmas]
         return cls(
             between(1e-6, 1),
-            [(sigma, max(1, round(steps * share / sum(shares)))) for sigma, share in zip(sigmas, shares, strict=True)],
+            [
+                (noise_multiplier, max(1, round(steps * share / sum(shares))))
+                for noise_multiplier, share in zip(sigmas, shares, strict=True)
+            ],
             between(1e-12, 1e-3),
         )
 
     def text(self) -> str:
-        sigmas = [sigma for sigma, _ in self.levels]
+        sigmas = [noise_multiplier for noise_multiplier, _ in self.levels]
         noise = f"{min(sigmas):.3g}" if len(sigmas) == 1 else f"{min(sigmas):.3g} .. {max(sigmas):.3g}"
         return f"{self.q:.3g} | {noise} | {len(sigmas)} | {sum(steps for _, steps in self.levels):,} | {self.delta:.2g}"
 
     def jobs(self) -> list[Job]:
         shape = RunShape(q=self.q)
-        run = compose(*(Repeated(shape.step(sigma), steps) for sigma, steps in self.levels))
+        run = compose(*(Repeated(shape.step(noise_multiplier), steps) for noise_multiplier, steps in self.levels))
 
         def our_answer() -> Found:
             answer = accountant("pld").epsilon(run, self.delta)
@@ -338,7 +350,20 @@ def random_settings(limit: float) -> list[tuple[Setting, list[Job]]]:
     return found
 
 
-RANDOM_HEADER = ("q", "sigma", "levels", "steps", "delta", OURS, "bracket", "time", GOOGLE, "time", PRV, "time")
+RANDOM_HEADER = (
+    "q",
+    "noise_multiplier",
+    "levels",
+    "steps",
+    "delta",
+    OURS,
+    "bracket",
+    "time",
+    GOOGLE,
+    "time",
+    PRV,
+    "time",
+)
 
 
 def random_rows(asked: list[tuple[Setting, list[Job]]]) -> list[tuple[str, ...]]:

@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from adadp import launch
-from adadp.compare.measuring import measured_run
-from adadp.config import TrainConfig
+from adadp.app import resolve
+from adadp.app.config import TrainConfig
+from adadp.lab.compare.measuring import measured_run
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -90,7 +90,7 @@ def budgets(path: Path) -> list[tuple[str, TrainConfig, dict[str, Any]]]:
 def measured(config: TrainConfig) -> dict[str, Any]:
     runs = [one_run(config.replace(seed=seed)) for seed in SEEDS]
     accuracies = [float(run["test_accuracy"]) for run in runs]
-    whole = launch.resolved(config)
+    whole = resolve.resolved(config)
     return {
         "data": whole.data,
         "method": whole.method,

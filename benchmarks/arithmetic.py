@@ -2,7 +2,7 @@
 
     python benchmarks/arithmetic.py [--rounds N] [--models NAME ...]
 
-Both make the same steps: the lot drawn and gathered, forward and backward pass, clipping, noise, and the charge in a
+Both make the same steps: the batch drawn and gathered, forward and backward pass, clipping, noise, and the charge in a
 ledger on disk. They take turns, at one thread, and the median CPU time of a step counts. Nothing is asserted. The table
 is written into docs/arithmetic.md.
 """
@@ -17,7 +17,8 @@ from pathlib import Path
 from harness import ROOT, measured, table, versions_text, write_section
 from step_sides import CASES, CLIP, NOISE, STEPS, Case
 
-from adadp import Ledger, Plan, PlannedBudget, PrivateGradients
+from adadp import Ledger, Plan, PrivateGradients
+from adadp.ledger import PlannedBudget
 from adadp.losses import cross_entropy
 from adadp.step import ARITHMETICS
 
@@ -27,7 +28,7 @@ SLICE = 0.5
 
 
 def started(case: Case, arithmetic: str, folder: Path) -> PrivateGradients:
-    plan = Plan.of_noise(noise=NOISE, steps=STEPS, records=case.records, lot_size=case.lot, clip=CLIP)
+    plan = Plan.of_noise(noise=NOISE, steps=STEPS, records=case.records, batch_size=case.batch_size, clip_norm=CLIP)
     ledger = Ledger.create(folder / f"{arithmetic}.jsonl", budget=PlannedBudget(plan.event()))
     return PrivateGradients(case.build(), case.data(), cross_entropy, plan, ledger, arithmetic=arithmetic)
 
@@ -59,15 +60,15 @@ def main() -> None:
     rows = [
         (
             each["text"],
-            str(each["lot"]),
+            str(each["batch_size"]),
             f"{each['fast']:.3g}",
             f"{each['exact']:.0f}",
             f"{each['exact'] / each['fast']:.0f}",
-            f"{each['exact'] / each['lot']:.2g}",
+            f"{each['exact'] / each['batch']:.2g}",
         )
         for each in results
     ]
-    header = ("network", "lot", "fast ms", "exact ms", "exact / fast", "exact, ms per record")
+    header = ("network", "batch_size", "fast ms", "exact ms", "exact / fast", "exact, ms per record")
     lines = [
         f"CPU time of one private step at one thread, median of {known['rounds']} turns; `benchmarks/arithmetic.py`, "
         f"{known['date']}, {known['cpu']}; {versions_text(known)}.",

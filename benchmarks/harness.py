@@ -82,7 +82,7 @@ def measured(
     for case in cases:
         if case.name in arguments.models:
             figures = measure(case, arguments.rounds)
-            results.append({"model": case.name, "text": case.text, "lot": case.lot, **figures})
+            results.append({"model": case.name, "text": case.text, "batch_size": case.batch_size, **figures})
             print(results[-1], flush=True)
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(known | {"results": results}, indent=1) + "\n", encoding="utf-8")

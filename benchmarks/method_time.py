@@ -13,7 +13,7 @@ import json
 
 from harness import RESULTS, facts, table, versions_text, write_section
 
-from adadp.studies.timing import CASES, TimeStudy, study_time
+from adadp.lab.studies.timing import CASES, TimeStudy, study_time
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """What a search costs by the law of its number of runs, and the plot of docs/selection.md.
 
-One run is 10,000 Poisson lots at q = .01 with noise such that it is (1, 1e-5)-DP. Reads no data, takes some seconds.
+One run is 10,000 Poisson batches at q = .01 with noise such that it is (1, 1e-5)-DP. Reads no data, takes some seconds.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ MEANS = (1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
 LAWS = {"Poisson": math.inf, "eta = 1": 1.0, "eta = 0": 0.0, "eta = -0.5": -0.5}
 
 
-def one_run(sigma: float) -> Event:
-    return Repeated(PoissonSampled(0.01, GaussianRelease(sigma)), 10_000)
+def one_run(noise_multiplier: float) -> Event:
+    return Repeated(PoissonSampled(0.01, GaussianRelease(noise_multiplier)), 10_000)
 
 
 def costs() -> dict[str, dict[str, float]]:
     """Law -> mean number of runs -> epsilon of the whole search."""
-    sigma = smallest_noise(one_run, epsilon=EPSILON, delta=DELTA, accountant=accountant("pld")).value
+    noise_multiplier = smallest_noise(one_run, epsilon=EPSILON, delta=DELTA, accountant=accountant("pld")).value
     found: dict[str, dict[str, float]] = {name: {} for name in (*LAWS, "all runs published")}
     for mean in MEANS:
         for name, eta in LAWS.items():
             try:
-                search = BestOf((one_run(sigma),), repetitions_for(mean, eta))
+                search = BestOf((one_run(noise_multiplier),), repetitions_for(mean, eta))
             except InputError:  # no such law has so small a mean
                 continue
             found[name][f"{mean:g}"] = accountant("rdp").epsilon(search, DELTA).epsilon
         if mean == round(mean):
-            every = Repeated(one_run(sigma), int(mean))
+            every = Repeated(one_run(noise_multiplier), int(mean))
             found["all runs published"][f"{mean:g}"] = accountant("pld").epsilon(every, DELTA).epsilon
     return found
 

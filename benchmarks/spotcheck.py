@@ -2,8 +2,8 @@
 
     python benchmarks/spotcheck.py [--rounds N] [--models NAME ...]
 
-A step with a check (two records of the lot computed alone and compared) and one without take turns, at one thread; the
-median CPU time counts. In a run the first step is checked and, at random, one in fifty of the others. Building the
+A step with a check (two records of the batch computed alone and compared) and one without take turns, at one thread;
+the median CPU time counts. In a run the first step is checked and, at random, one in fifty of the others. Building the
 engine, which follows records through the model and compares gradients with plain autograd's, is timed too: it happens
 once. Nothing is asserted. The table is written into docs/benchmarks.md.
 """
@@ -18,14 +18,15 @@ from pathlib import Path
 from harness import measured, table, versions_text, write_section
 from step_sides import CASES, CLIP, NOISE, STEPS, Case
 
-from adadp import Ledger, Plan, PlannedBudget, PrivateGradients
+from adadp import Ledger, Plan, PrivateGradients
+from adadp.ledger import PlannedBudget
 from adadp.losses import cross_entropy
 from adadp.step import CHECK_EVERY
 
 
 def measure(case: Case, rounds: int) -> dict[str, float]:
     """Milliseconds of CPU time: to build, of a step, and of the check in one."""
-    plan = Plan.of_noise(noise=NOISE, steps=STEPS, records=case.records, lot_size=case.lot, clip=CLIP)
+    plan = Plan.of_noise(noise=NOISE, steps=STEPS, records=case.records, batch_size=case.batch_size, clip_norm=CLIP)
     model, data = case.build(), case.data()
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(Path(folder) / "ledger.jsonl", budget=PlannedBudget(plan.event()))
@@ -55,7 +56,7 @@ def main() -> None:
     rows = [
         (
             each["text"],
-            str(each["lot"]),
+            str(each["batch_size"]),
             f"{each['built']:.0f}",
             f"{each['step']:.3g}",
             f"{each['check']:.2g}",
@@ -66,7 +67,7 @@ def main() -> None:
         )
         for each in results
     ]
-    header = ("network", "lot", "building, ms", "step, ms", "check, ms", "of 100 steps", "of 1,000 steps")
+    header = ("network", "batch_size", "building, ms", "step, ms", "check, ms", "of 100 steps", "of 1,000 steps")
     lines = [
         f"CPU time at one thread, median of {known['rounds']} turns; `benchmarks/spotcheck.py`, {known['date']}, "
         f"{known['cpu']}; {versions_text(known)}. The last columns are what the checks cost, of the steps of a run.",

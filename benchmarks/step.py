@@ -3,8 +3,8 @@
     python benchmarks/step.py [--rounds N] [--models NAME ...] [--quick]
 
 Every side has a process of its own. The sides of a network take turns, one at a time, round after round, at one and at
-two threads, and the median CPU time of a step counts. A private step is the whole of it: the lot gathered, forward and
-backward pass, clipping, noise, the charge in a ledger on disk (AdaDP) or in the accountant's list (Opacus), and the
+two threads, and the median CPU time of a step counts. A private step is the whole of it: the batch gathered, forward
+and backward pass, clipping, noise, the charge in a ledger on disk (AdaDP) or in the accountant's list (Opacus), and the
 optimizer. Then come the peak of memory, and the parts of AdaDP's steps beside those of the plain one. Nothing is
 asserted. A side that cannot run a network is reported with its reason. The machine should have nothing else to do.
 """
@@ -210,12 +210,14 @@ def markdown(all_measured: list[Measured], known: dict[str, Any]) -> list[str]:
         "",
         "The sides of a network took turns, each in a process of its own. CPU time counts; at two threads it includes",
         "what a thread spends waiting for the other in a loop, so the wall time stands beside it. Every private side",
-        "adds noise and steps by SGD on lots of the same size, and all but the published ADADP clip flat. AdaDP has a",
+        "adds noise and steps by SGD on batches of the same size, and all but the published ADADP clip flat. "
+        "AdaDP has a",
         "side for each method: `dpsgd`, which is what Opacus does; `adadp`, with scales from the first step on; and,",
         "for the MLPs, `adadp-published` with clip=example and its gate open, which is not private and clamps every",
         "coordinate of every record's gradient. AdaDP does more in its step than Opacus: it draws its",
-        "lots, takes its noise from a cryptographic generator, rounds it to a grid, and charges a ledger on disk",
-        "before every release. Opacus runs without `secure_mode`, is handed its lots and spared its data loader. For",
+        "batches, takes its noise from a cryptographic generator, rounds it to a grid, and charges a ledger on disk",
+        "before every release. Opacus runs without `secure_mode`, is handed its batches and spared its data loader. "
+        "For",
         "the transformer it is given `DPMultiheadAttention` by its own `ModuleValidator.fix` (with `batch_first=True`",
         "it does not compute what `nn.MultiheadAttention` does, but as much) and contiguous indices for embeddings,",
         "which its ghost mode needs. The peak of memory is what a step needs beside what is there between steps.",
@@ -229,7 +231,13 @@ def markdown(all_measured: list[Measured], known: dict[str, Any]) -> list[str]:
     ]
     for measured in all_measured:
         case = measured.case
-        lines += ["", f"### {case.name}", "", f"{case.text}; lots of {case.lot} of {case.records:,} records.", ""]
+        lines += [
+            "",
+            f"### {case.name}",
+            "",
+            f"{case.text}; batches of {case.batch_size} of {case.records:,} records.",
+            "",
+        ]
         lines += table(HEADER, rows(measured))
         lines += ["", "Where the time of a step goes, CPU milliseconds at one thread:", ""]
         lines += table(parts_header(measured), parts_rows(measured))
@@ -242,7 +250,7 @@ def record(all_measured: list[Measured], known: dict[str, Any]) -> dict[str, Any
             {
                 "name": measured.case.name,
                 "text": measured.case.text,
-                "lot": measured.case.lot,
+                "batch_size": measured.case.batch_size,
                 "records": measured.case.records,
                 "sides": [
                     {"side": side, "threads": count, "cpu_ms": timed.cpu, "wall_ms": timed.wall}

@@ -1,8 +1,8 @@
 """The networks of the step benchmark, and one training step of each on every side: plain PyTorch, Opacus, AdaDP.
 
-A side is built once and then steps on lots of the same size. Every private side clips to the same bound and adds noise
-of the same multiplier; every side gathers its lot from the same tensors and ends with the same optimizer. AdaDP has a
-side for each of its methods, DP-SGD first.
+A side is built once and then steps on batches of the same size. Every private side clips to the same bound and adds
+noise of the same multiplier; every side gathers its batch from the same tensors and ends with the same optimizer. AdaDP
+has a side for each of its methods, DP-SGD first.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from harness import load
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from adadp import Ledger, Plan, PlannedBudget, PrivateGradients
+from adadp import Ledger, Plan, PrivateGradients
+from adadp.app.zoo.models import build_model, small_transformer
+from adadp.lab.methods.published import PublishedQuery
+from adadp.ledger import PlannedBudget
 from adadp.losses import cross_entropy
-from adadp.methods import PublishedQuery, parse_method
-from adadp.zoo.models import build_model, small_transformer
+from adadp.methods import parse_method
 
 OPACUS = load("opacus")
 PLAIN, OURS = "pytorch, not private", "adadp dpsgd"
@@ -42,12 +44,12 @@ STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class Case:
-    """A network, its records, and how many of them are in a lot."""
+    """A network, its records, and how many of them are in a batch."""
 
     name: str
     text: str
     records: int
-    lot: int
+    batch_size: int
     build: Callable[[], nn.Module]
     draw: Callable[[int], Tensor]
     """So many made-up inputs."""
@@ -167,7 +169,9 @@ def our_parts(
 ) -> tuple[PrivateGradients, torch.optim.Optimizer]:
     """AdaDP as a user's own loop has it: secure randomness, a ledger on disk, chunks chosen by itself."""
     model = case.build()
-    plan = Plan.of_noise(noise=NOISE, records=case.records, lot_size=case.lot, steps=STEPS, clip=CLIP, sampling="fixed")
+    plan = Plan.of_noise(
+        noise=NOISE, records=case.records, batch_size=case.batch_size, steps=STEPS, clip_norm=CLIP, sampling="fixed"
+    )
     ledger = Ledger.create(folder / f"{case.name}.jsonl", budget=PlannedBudget(plan.event()))
     private = PrivateGradients(
         model, data, loss, plan, ledger, method=parse_method(METHODS[name]), allow_nonprivate=True
@@ -176,13 +180,13 @@ def our_parts(
 
 
 def _batches(case: Case, data: tuple[Tensor, Tensor]) -> Callable[[], tuple[Tensor, Tensor]]:
-    """Lots for the sides that are given theirs: a part of a shuffled order each, in turn."""
-    whole = case.records // case.lot
-    lots = itertools.cycle(torch.split(torch.randperm(case.records), case.lot)[:whole])
+    """Batches for the sides that are given theirs: a part of a shuffled order each, in turn."""
+    whole = case.records // case.batch_size
+    batches = itertools.cycle(torch.split(torch.randperm(case.records), case.batch_size)[:whole])
     features, labels = data
 
     def following() -> tuple[Tensor, Tensor]:
-        chosen = next(lots)
+        chosen = next(batches)
         return features[chosen], labels[chosen]
 
     return following
@@ -191,16 +195,16 @@ def _batches(case: Case, data: tuple[Tensor, Tensor]) -> Callable[[], tuple[Tens
 def plain_parts(
     case: Case, data: tuple[Tensor, Tensor]
 ) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], tuple[Tensor, Tensor]]]:
-    """A network, its optimizer, and its lots."""
+    """A network, its optimizer, and its batches."""
     model = case.build()
     return model, torch.optim.SGD(model.parameters(), lr=RATE), _batches(case, data)
 
 
 def _plain(case: Case, data: tuple[Tensor, Tensor]) -> Side:
-    model, optimizer, batch = plain_parts(case, data)
+    model, optimizer, next_batch = plain_parts(case, data)
 
     def step() -> None:
-        features, labels = batch()
+        features, labels = next_batch()
         F.cross_entropy(model(features), labels).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -221,17 +225,17 @@ def _opacus(mode: str, case: Case, data: tuple[Tensor, Tensor]) -> Side:
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=RATE),
             criterion=nn.CrossEntropyLoss(),
-            data_loader=DataLoader(TensorDataset(*data), batch_size=case.lot),
+            data_loader=DataLoader(TensorDataset(*data), batch_size=case.batch_size),
             noise_multiplier=NOISE,
             max_grad_norm=CLIP,
             grad_sample_mode=mode,
         )
     model, optimizer = parts[0], parts[1]
     criterion = parts[2] if mode == "ghost" else nn.CrossEntropyLoss()
-    batch = _batches(case, data)
+    next_batch = _batches(case, data)
 
     def step() -> None:
-        features, labels = batch()
+        features, labels = next_batch()
         criterion(model(features), labels).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -187,7 +187,7 @@ def _parts_of_ours(side: str, case: Case, steps: int) -> dict[str, float]:
         private, optimizer = our_parts(side, case, case.data(), Path(folder), watch.around("forward", cross_entropy))
         stack.callback(private.ledger.close)
         for owner, name, part in (
-            (private.lots, "lot", "draw the lot"),
+            (private.batches, "batch_size", "draw the batch"),
             (private._records, "batch", "gather"),
             (private._engine, "capture", "record the uses"),
             (torch.autograd, "grad", "backward"),

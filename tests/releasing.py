@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from adadp.features import ReleasedStage
+from adadp.app.features import ReleasedStage
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
 

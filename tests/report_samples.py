@@ -9,20 +9,20 @@ from typing import Any
 
 from scipy import stats
 
-from adadp import launch
-from adadp.compare.measuring import measured_run
-from adadp.config import TrainConfig
-from adadp.runs import RunFolder
+from adadp.app import resolve
+from adadp.app.config import TrainConfig
+from adadp.app.runs import RunFolder
+from adadp.lab.compare.measuring import measured_run
 
-SMALL: dict[str, Any] = {"delta": 1e-4, "epochs": 4, "lot": 50, "threads": 1, "evaluate_every": 1}
+SMALL: dict[str, Any] = {"delta": 1e-4, "epochs": 4, "batch_size": 50, "threads": 1, "evaluate_every": 1}
 QUICK: dict[str, Any] = {"accountant": "rdp", "epochs": 2}
 """What makes the runs of a comparison, each of them calibrated and verified, short."""
 
 
 def small_run(out: Path, **fields: Any) -> RunFolder:
     """A finished run on the cancer data; with sigma 4 unless ``fields`` say otherwise, as calibrating takes a while."""
-    noise = {} if {"sigma", "noise_schedule"} & set(fields) else {"sigma": 4.0}
-    launch.start(TrainConfig("cancer", **noise, **{**SMALL, **fields}), out)
+    noise = {} if {"noise_multiplier", "noise_schedule"} & set(fields) else {"noise_multiplier": 4.0}
+    resolve.start(TrainConfig("cancer", **noise, **{**SMALL, **fields}), out)
     return RunFolder.open(out)
 
 

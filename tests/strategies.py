@@ -46,7 +46,7 @@ def gaussians(neighbours: Neighbours = Neighbours.ADD_REMOVE) -> st.SearchStrate
 
 
 def poissons(neighbours: Neighbours = Neighbours.ADD_REMOVE) -> st.SearchStrategy[PoissonSampled]:
-    """One step of DP-SGD on a Poisson lot."""
+    """One step of DP-SGD on a Poisson batch."""
     return st.builds(PoissonSampled, sampling_rates, gaussians(neighbours))
 
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,100 +18,68 @@ import adadp
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "adadp"
-PUBLIC = "adadp"
-"""The room of ``adadp/__init__.py``, and what ``from adadp import <public name>`` asks for."""
 
-MAY_IMPORT: dict[str, set[str]] = {
+FLOORS = ("core", "app", "lab")
+"""From the ground up. Imports go down; ``adadp/__init__.py`` and ``__main__.py`` are the doors and know all floors."""
+
+CORE: dict[str, set[str]] = {
     "errors": set(),
     "checks": {"errors"},
+    "registry": {"errors", "checks"},
     "events": {"errors", "checks"},
     "schedules": {"errors", "checks"},
     "ledger": {"errors", "checks", "events"},
-    "accounting": {"errors", "checks", "events", "schedules"},
+    "accounting": {"errors", "checks", "events", "schedules", "registry"},
     "randomness": {"errors", "checks"},
     "sampling": {"errors", "checks", "events", "randomness"},
-    "clipping": {"errors", "checks"},
+    "clipping": {"errors", "checks", "registry"},
     "noise": {"errors", "checks", "randomness"},
     "gradients": {"errors", "checks"},
     "input_bound": {"checks"},
     "records": {"errors", "input_bound"},
     "losses": {"errors"},
-    "config": {"errors", "checks", "schedules"},
-    "runs": {"errors", "checks", "config"},
-    "zoo": {"errors", "checks"},
-    "owndata": {"errors", "checks", "input_bound"},
-    "features": {"errors", "checks", "input_bound", "zoo", "owndata", "runs"},
-    "inputs": {"errors", "config", "zoo", "owndata", "features"},
-    "recipes": {"features"},
+    "methods": {"errors", "checks", "clipping", "gradients", "schedules", "registry"},
+    "plan": {"errors", "checks", "events", "schedules", "accounting", "sampling", "clipping"},
+    "exact": {"errors", "gradients", "methods", "noise", "randomness", "records"},
+    "step": {
+        "exact",
+        "errors",
+        "checks",
+        "plan",
+        "ledger",
+        "records",
+        "randomness",
+        "methods",
+        "sampling",
+        "clipping",
+        "gradients",
+        "noise",
+    },
 }
-"""Room -> rooms of AdaDP it may import. Imports go down only."""
+"""Room of the core -> rooms of the core it may import."""
 
-_BELOW_PLAN = {"errors", "checks", "events", "schedules", "accounting"}
-MAY_IMPORT["plan"] = _BELOW_PLAN | {"sampling", "clipping"}
-MAY_IMPORT["sizing"] = {"plan"}
-MAY_IMPORT["methods"] = {"errors", "checks", "clipping", "gradients", "schedules"}
-MAY_IMPORT["exact"] = {"errors", "gradients", "methods", "noise", "randomness", "records"}
-MAY_IMPORT["step"] = {"exact", "errors", "checks", "plan", "ledger", "records", "randomness", "methods"}
-MAY_IMPORT["step"] |= {"sampling", "clipping", "gradients", "noise"}
-MAY_IMPORT["report"] = _BELOW_PLAN | {"ledger", "plan", "config", "runs", "features", "methods", PUBLIC}
-MAY_IMPORT["audit"] = _BELOW_PLAN | {"noise", "randomness", "plan", "step", "ledger", "clipping", "records", "losses"}
-MAY_IMPORT["audit"] |= {"methods", "report", "zoo"}
-MAY_IMPORT["studies"] = {"errors", "checks", "randomness", "clipping", "features", "ledger", "losses", "methods"}
-MAY_IMPORT["studies"] |= {"gradients", "owndata", "plan", "step", "exact", "zoo", "accounting", "events"}
-MAY_IMPORT["train"] = _BELOW_PLAN | {
-    "ledger",
-    "clipping",
-    "records",
-    "losses",
-    "config",
-    "runs",
-    "plan",
-    "step",
-    "report",
-    "features",
-    "input_bound",
-    "methods",
-    "noise",
-    "randomness",
-    "sampling",
-}
-MAY_IMPORT["launch"] = _BELOW_PLAN | {"config", "features", "inputs", "owndata", "recipes", "runs"}
-MAY_IMPORT["launch"] |= {"sampling", "sizing", "train", "zoo", "methods"}
-MAY_IMPORT["predict"] = {"errors", "config", "features", "inputs", "owndata", "runs", "zoo"}
-MAY_IMPORT["selection"] = _BELOW_PLAN | {"config", "features", "inputs", "launch", "ledger", "methods", "noise"}
-MAY_IMPORT["selection"] |= {"gradients", "losses", "plan", "records"}
-MAY_IMPORT["selection"] |= {"owndata", "randomness", "report", "runs", "sampling", "train", "zoo"}
-MAY_IMPORT["compare"] = _BELOW_PLAN | {
-    "config",
-    "launch",
-    "ledger",
-    "methods",
-    "owndata",
-    "plan",
-    "report",
-    "runs",
-    "train",
-}
-MAY_IMPORT["compare"] |= {"features", "inputs", "zoo", PUBLIC}
-MAY_IMPORT["reproduce"] = {"errors", "checks", "accounting", "compare", "config", "launch", "owndata", "runs"}
-MAY_IMPORT["cli"] = {*MAY_IMPORT, PUBLIC}
-MAY_IMPORT["__main__"] = {"cli"}
-MAY_IMPORT[PUBLIC] = set(MAY_IMPORT)
-
-WITHOUT_TORCH = {"errors", "checks", "events", "schedules", "ledger", "accounting", "config"}
+WITHOUT_TORCH = {"errors", "checks", "registry", "events", "schedules", "ledger", "accounting"}
+DOORS = {"__init__", "__main__"}
 HEAVY = {"torch", "numpy", "scipy"}
 SECONDS_TO_START = 0.5
 
 
 def module_of(path: Path) -> str:
-    """``adadp.events.text`` for ``events/text.py``, ``adadp.events.__init__`` for its ``__init__.py``."""
+    """``adadp.events.codec`` for ``events/codec.py``, ``adadp.events.__init__`` for its ``__init__.py``."""
     return ".".join(["adadp", *path.relative_to(PACKAGE).with_suffix("").parts])
 
 
-def room_of(module: str) -> str:
-    """The folder or file of the package ``module`` belongs to."""
+def floor_of(module: str) -> str:
+    """The floor of a module of AdaDP; one of the core has no folder of its own."""
     parts = module.split(".")
-    return PUBLIC if len(parts) == 1 or parts[1] == "__init__" else parts[1]
+    return parts[1] if len(parts) > 1 and parts[1] in FLOORS else "core"
+
+
+def room_of(module: str) -> str:
+    """The file or folder of its floor that ``module`` belongs to."""
+    parts = module.split(".")
+    below = parts[2:] if floor_of(module) != "core" else parts[1:]
+    return below[0] if below else "__init__"
 
 
 def imported_modules(tree: ast.AST, importer: str) -> Iterator[str]:
@@ -130,70 +98,68 @@ def imported_modules(tree: ast.AST, importer: str) -> Iterator[str]:
             yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
 
 
-def imported_room(name: str) -> str | None:
-    """The room of AdaDP that importing ``name`` reaches, None outside of AdaDP."""
-    package, *rest = name.split(".")
-    if package != "adadp":
-        return None
-    return rest[0] if rest and rest[0] in rooms() else PUBLIC
-
-
 def sources() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
-
-
-def rooms() -> set[str]:
-    return {room_of(module_of(path)) for path in sources()}
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE or path.stem not in DOORS]
 
 
 def imports_of(path: Path) -> list[str]:
+    """What a file imports, of AdaDP as the module it reaches."""
     return list(imported_modules(ast.parse(path.read_text(encoding="utf-8")), module_of(path)))
+
+
+def ours(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.split(".")[0] == "adadp" and name != "adadp.__version__"]
 
 
 @pytest.mark.parametrize(
     ("code", "importer", "expected"),
     [
         ("import torch.nn as nn, os", "adadp.ledger", ["torch.nn", "os"]),
-        ("from adadp import checks, errors", "adadp.events.text", ["adadp.checks", "adadp.errors"]),
-        ("from . import text", "adadp.events.records", ["adadp.events.text"]),
+        ("from adadp import checks, errors", "adadp.events.codec", ["adadp.checks", "adadp.errors"]),
+        ("from . import text", "adadp.events.kinds", ["adadp.events.text"]),
         ("from .text import describe", "adadp.events.__init__", ["adadp.events.text.describe"]),
-        ("from .. import ledger", "adadp.events.records", ["adadp.ledger"]),
-        ("from ..ledger.chain import Chain", "adadp.events.records", ["adadp.ledger.chain.Chain"]),
-        ("def f():\n    import numpy", "adadp.events.text", ["numpy"]),
-        ("if TYPE_CHECKING:\n    from torch import nn", "adadp.events.text", ["torch.nn"]),
-        ("importlib.import_module('adadp.cli')", "adadp.events.text", ["adadp.cli"]),
-        ("__import__('torch')", "adadp.events.text", ["torch"]),
+        ("from .. import ledger", "adadp.events.kinds", ["adadp.ledger"]),
+        ("from ..ledger.chain import Chain", "adadp.events.kinds", ["adadp.ledger.chain.Chain"]),
+        ("def f():\n    import numpy", "adadp.events.codec", ["numpy"]),
+        ("if TYPE_CHECKING:\n    from torch import nn", "adadp.events.codec", ["torch.nn"]),
+        ("importlib.import_module('adadp.app.cli')", "adadp.events.codec", ["adadp.app.cli"]),
+        ("__import__('torch')", "adadp.events.codec", ["torch"]),
     ],
 )
 def test_imports_are_found_wherever_they_hide(code, importer, expected):
     assert list(imported_modules(ast.parse(code), importer)) == expected
 
 
-def test_rooms_are_told_apart():
-    assert room_of("adadp.events.__init__") == room_of("adadp.events.text") == "events"
-    assert room_of("adadp.errors") == "errors"
-    assert room_of("adadp.__init__") == PUBLIC
-    assert imported_room("adadp.events.text.describe") == "events"
-    assert imported_room("adadp") == imported_room("adadp.__version__") == PUBLIC
-    assert imported_room("torch.nn") is None
-
-
-def test_every_room_is_in_the_table():
-    unlisted = rooms() - set(MAY_IMPORT)
-    assert not unlisted, (
-        f"No rule says what {sorted(unlisted)} may import: add each room to MAY_IMPORT in {Path(__file__).name}."
-    )
+def test_floors_and_rooms_are_told_apart():
+    assert floor_of("adadp.events.codec") == floor_of("adadp.errors") == floor_of("adadp") == "core"
+    assert (floor_of("adadp.app.config"), floor_of("adadp.lab.compare.spec")) == ("app", "lab")
+    assert room_of("adadp.events.__init__") == room_of("adadp.events.codec.describe") == "events"
+    assert (room_of("adadp.app.cli.train"), room_of("adadp.app")) == ("cli", "__init__")
 
 
 @pytest.mark.parametrize("path", sources(), ids=module_of)
-def test_imports_go_down_only(path):
+def test_floors_import_only_what_lies_below(path):
+    level = FLOORS.index(floor_of(module_of(path)))
+    wrong = {name for name in ours(imports_of(path)) if FLOORS.index(floor_of(name)) > level}
+    assert not wrong, f"{module_of(path)} imports {sorted(wrong)}, which lies above it."
+
+
+def core() -> list[Path]:
+    return [path for path in sources() if floor_of(module_of(path)) == "core"]
+
+
+def test_every_room_of_the_core_is_in_the_table():
+    assert {room_of(module_of(path)) for path in core()} == set(CORE)
+
+
+@pytest.mark.parametrize("path", core(), ids=module_of)
+def test_rooms_of_the_core_import_what_the_table_says(path):
     room = room_of(module_of(path))
-    allowed = MAY_IMPORT.get(room, set()) | {room}
-    wrong = {name for name in imports_of(path) if imported_room(name) not in {*allowed, None}}
-    assert not wrong, f"{module_of(path)} imports {sorted(wrong)}; the room {room} may import only {sorted(allowed)}."
+    wrong = {name for name in ours(imports_of(path)) if room_of(name) not in CORE[room] | {room}}
+    assert not wrong, f"{module_of(path)} imports {sorted(wrong)}; {room} may import only {sorted(CORE[room])}."
 
 
-@pytest.mark.parametrize("path", sources(), ids=module_of)
+@pytest.mark.parametrize("path", core(), ids=module_of)
 def test_accounting_and_what_lies_below_it_never_import_torch(path):
     if room_of(module_of(path)) in WITHOUT_TORCH:
         assert "torch" not in {name.split(".")[0] for name in imports_of(path)}
@@ -214,7 +180,7 @@ def start(code: str) -> subprocess.CompletedProcess[str]:
 
 IMPORT = "import adadp\n"
 HELP = """
-from adadp.cli import main
+from adadp.app.cli import main
 try:
     main(["--help"])
 except SystemExit as end:

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import pytest
 
-from adadp.cli import main
+from adadp.app.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
@@ -237,7 +237,7 @@ def test_links_lead_somewhere(page):
 def test_the_page_on_training_has_every_method_of_the_command():
     (option,) = (each for each in main.commands["train"].params if each.name == "method")
     names = re.findall(r"[a-z][a-z-]+", option.help.partition(":")[2].partition(".")[0])
-    part = (ROOT / "docs" / "training.md").read_text().partition("`--method` is")[2].partition("`--lot")[0]
+    part = (ROOT / "docs" / "training.md").read_text().partition("`--method` is")[2].partition("`--batch-size")[0]
     assert "dpsgd" in names
     assert set(names) <= set(re.findall(r"`([a-z-]+)`", part))
 
@@ -279,9 +279,9 @@ def test_code_that_cannot_be_read_is_seen():
 
 
 def test_names_adadp_does_not_have_are_seen():
-    code = "from adadp.zoo import load, unload\nfrom adadp.nothing import a\nfrom adadp import fit, zoo\n"
+    code = "from adadp.app.zoo import load, unload\nfrom adadp.nothing import a\nfrom adadp import fit, zoo\n"
     code += "adadp.Plan, adadp.plam"
-    assert set(absent(code)) == {"adadp.zoo.unload", "adadp.nothing.a", "adadp.plam"}
+    assert set(absent(code)) == {"adadp.app.zoo.unload", "adadp.nothing.a", "adadp.plam"}
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_files_that_are_not_there_are_seen(tmp_path):
 
 def test_symbols_without_a_name_are_seen():
     page = "| symbol | in the code | meaning | elsewhere |\n|---|---|---|---|\n| q | `fraction` | a | \\|b\\| |\n"
-    page += "| N | - | a | |\n| L | `lots` of `dp-sgd` | a | |\n| t | `fraction_at(step)` | a | |\n"
+    page += "| N | - | a | |\n| L | `batches` of `dp-sgd` | a | |\n| t | `fraction_at(step)` | a | |\n"
     assert list(rows_without_a_name(page, {"fraction", "lots", "step"})) == ["N", "L", "t"]
 
 

@@ -1,6 +1,6 @@
 """``python -m adadp`` is the ``adadp`` command."""
 
-from adadp.cli import main
+from adadp.app.cli import main
 
 if __name__ == "__main__":
     main(prog_name="adadp")

@@ -3,7 +3,7 @@
 AdaDPError
 ├── InputError            a value, option or file the caller gave is not usable (also a ValueError)
 │   ├── EventError        an event is malformed, or its JSON is not one this version reads
-│   └── MixedRecords      a model computes a record otherwise in its lot than alone; nothing was released
+│   └── MixedRecords      a model computes a record otherwise in its batch than alone; nothing was released
 ├── AccountingError       an accountant cannot answer
 │   ├── UnsupportedEvent  it has no theorem for this event
 │   ├── AdaptiveEvent     the multiplier was chosen from earlier releases: only a filter may certify it
@@ -42,7 +42,7 @@ class EventError(InputError):
 
 
 class MixedRecords(InputError):
-    """A model computes a record otherwise in its lot than alone. Nothing was charged or released for that lot."""
+    """A model computes a record otherwise in its batch than alone. Nothing was charged or released for that batch."""
 
 
 class AccountingError(AdaDPError):

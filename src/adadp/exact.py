@@ -1,19 +1,19 @@
 """Exact arithmetic: what a record contributes is a function of that record and of public numbers alone.
 
-Every record of a lot is computed by itself: a batch of one, in tensors of its own, by one thread, with a random stream
-of its own for dropout. Its gradient is clipped in double precision and rounded to whole multiples of the grid that the
-noise is on; that their l2 norm is at most the bound is checked in whole numbers, and so they are added. So neither the
-order nor the company of the records can change a bit of what one of them contributes, and one record more moves the sum
-by at most the bound: a theorem about the program that runs (docs/arithmetic.md).
+Every record of a batch is computed by itself: a batch of one, in tensors of its own, by one thread, with a random
+stream of its own for dropout. Its gradient is clipped in double precision and rounded to whole multiples of the grid
+that the noise is on; that their l2 norm is at most the bound is checked in whole numbers, and so they are added. So
+neither the order nor the company of the records can change a bit of what one of them contributes, and one record more
+moves the sum by at most the bound: a theorem about the program that runs (docs/arithmetic.md).
 
 It rests on one assumption: that the processor's kernels compute the same bits from the same bits, in the same shape, by
-the same thread. In every lot the first record is computed a second time, after all others; if that comes out
+the same thread. In every batch the first record is computed a second time, after all others; if that comes out
 differently, or if the model has changed its buffers on the way, nothing is charged or released.
 
 =======================================================  ==============================================================
 a gradient or loss that is not finite                    the record contributes nothing
 a contribution longer than the bound after rounding      rounded towards zero instead; if still longer, nothing
-an empty lot                                             zeros: noise alone is released
+an empty batch                                             zeros: noise alone is released
 another device than the processor, a method that is not  ``InputError`` before anything is charged
 private, a run without noise, private looks, a search
 =======================================================  ==============================================================
@@ -92,14 +92,14 @@ class WholeSum:
 
 
 class ExactSums:
-    """The sums of a lot, record by record."""
+    """The sums of a batch, record by record."""
 
     def __init__(self, engine: GradientEngine, records: Records, source: RandomSource) -> None:
         self._engine, self._records, self._source = engine, records, source
         self._device = torch.device("cpu")
 
-    def parts(self, query: Query, lot: Sequence[Tensor], bounds: Mapping[str, float], step: int) -> Parts:
-        """What ``query`` asks of the lot, in the coordinates the noise is added in, on its grid. Sensitive."""
+    def parts(self, query: Query, batch: Sequence[Tensor], bounds: Mapping[str, float], step: int) -> Parts:
+        """What ``query`` asks of the batch, in the coordinates the noise is added in, on its grid. Sensitive."""
         sums = {purpose: WholeSum(bounds[purpose], like) for purpose, like in query.settle(None).items()}
 
         def contribution(capture: Capture) -> list[Tensor]:
@@ -109,36 +109,36 @@ class ExactSums:
         buffers = [value.clone() for value in self._engine.model.buffers()]
         first, state = None, torch.empty(0)
         with one_thread():
-            for record in lot:
+            for record in batch:
                 with self._alone(record, step):
                     if first is None:
                         state = torch.get_rng_state()
-                    found = contribution(self._engine.alone(self._batch(record)))
+                    found = contribution(self._engine.alone(self._tensors(record)))
                     first = found if first is None else first
                 for total, numbers in zip(sums.values(), found, strict=True):
                     total.add(numbers)
             if first is not None:
-                with self._alone(lot[0], step):
+                with self._alone(batch[0], step):
                     torch.set_rng_state(state)
-                    again = contribution(self._engine.alone(self._batch(lot[0])))
+                    again = contribution(self._engine.alone(self._tensors(batch[0])))
                 self._check_same([*first, *buffers], [*again, *self._engine.model.buffers()])
         return {purpose: total.tensors() for purpose, total in sums.items()}
 
-    def scores(self, query: LineSearch, lot: Sequence[Tensor], direction: Mapping[str, Tensor], step: int) -> Tensor:
+    def scores(self, query: LineSearch, batch: Sequence[Tensor], direction: Mapping[str, Tensor], step: int) -> Tensor:
         """The scores of the lengths of a line search, in units of which every record adds between none and
         ``SCORE_UNITS``, as whole numbers. Sensitive.
         """
         lengths = query.lengths()
         total = torch.zeros(len(lengths), dtype=torch.int64)
         with one_thread():
-            for record in lot:
+            for record in batch:
                 with self._alone(record, step):
-                    losses = self._engine.losses_along(self._batch(record), direction, lengths).double()
+                    losses = self._engine.losses_along(self._tensors(record), direction, lengths).double()
                 shares = query.scores(losses) / query.score_bound
                 total += shares.mul(SCORE_UNITS).round().clamp(0, SCORE_UNITS).long()
         return total.double()
 
-    def _batch(self, record: Tensor) -> tuple[Any, ...]:
+    def _tensors(self, record: Tensor) -> tuple[Any, ...]:
         return self._records.batch(record.reshape(1))
 
     def _alone(self, record: Tensor, step: int) -> AbstractContextManager[None]:

@@ -1,6 +1,6 @@
-"""The coupling: how lots are drawn, clipped and noised, in one object from which every event of a run follows.
+"""The coupling: how batches are drawn, clipped and noised, in one object from which every event of a run follows.
 
-A plan is public: it is made from public numbers before a record is read. The same object draws the lots, states the
+A plan is public: it is made from public numbers before a record is read. The same object draws the batches, states the
 noise and says what is charged, so that the sampling that happens is the sampling that is accounted.
 """
 
@@ -26,10 +26,10 @@ _BEFORE = "It is the noise multiplier of a release before the first step; withou
 
 @dataclass(frozen=True)
 class Plan:
-    """A run of ``steps`` private steps on about ``lot_size`` of ``records`` records each.
+    """A run of ``steps`` private steps on about ``batch_size`` of ``records`` records each.
 
     ``records`` is a public number. With Poisson sampling it may differ from the true number of records, which then
-    stays hidden: the sampling probability is lot_size / records and sums are divided by ``lot_size`` in any case.
+    stays hidden: the sampling probability is batch_size / records and sums are divided by ``batch_size`` in any case.
     The other samplings need the true number.
 
     ``noise`` is the noise multiplier over the epochs, or None: without noise nothing is private. ``before`` are the
@@ -37,37 +37,38 @@ class Plan:
     covariance of a projection; ``replaced`` is how far replacing a record moves each (``GaussianRelease.replaced``), 2
     where it is not given.
 
-    ``lots``, if given, is the lot size over the epochs, and ``lot_size`` what it begins with; an epoch is then as many
-    steps as lots of its size need. ``clips`` is what the bound of the clip rule is multiplied by over the epochs. The
-    noise is in proportion to the bound, so that the multiplier stays what ``noise`` says; with ``keep_noise`` its
-    standard deviation is what it is for the rule's own bound, and the multiplier goes up as the bound comes down.
+    ``batches``, if given, is the batch size over the epochs, and ``batch_size`` what it begins with; an epoch is then
+    as many steps as batches of its size need. ``clips`` is what the bound of the clip rule is multiplied by over the
+    epochs. The noise is in proportion to the bound, so that the multiplier stays what ``noise`` says; with
+    ``keep_noise`` its standard deviation is what it is for the rule's own bound, and the multiplier goes up as the
+    bound comes down.
 
-    ``choice`` is for methods that choose something from every lot after its gradient (agd): the zCDP of the choice over
-    that of the first gradient.
+    ``choice`` is for methods that choose something from every batch after its gradient (agd): the zCDP of the choice
+    over that of the first gradient.
 
     ``adaptive``: the noise was chosen on the way from earlier releases, so its charges are marked and only a filter
     can certify them.
     """
 
     records: int
-    lot_size: int
+    batch_size: int
     steps: int
     noise: Schedule | None
-    clip: ClipRule
+    clip_rule: ClipRule
     sampling: str = "poisson"
     neighbours: Neighbours | None = None
     """None, as an argument: what the sampling is usually analysed under."""
     before: tuple[float, ...] = ()
     replaced: tuple[float, ...] = ()
-    lots: Schedule | None = None
-    clips: Schedule | None = None
+    batch_size_schedule: Schedule | None = None
+    clip_schedule: Schedule | None = None
     keep_noise: bool = False
     choice: float | None = None
     adaptive: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", checks.count("records", self.records, minimum=2))
-        object.__setattr__(self, "lot_size", checks.count("lot_size", self.lot_size))
+        object.__setattr__(self, "batch_size", checks.count("batch_size", self.batch_size))
         object.__setattr__(self, "steps", checks.count("steps", self.steps))
         object.__setattr__(self, "neighbours", self.sampler.neighbours)
         multipliers = (checks.positive("before", each, why=_BEFORE) for each in self.before)
@@ -78,27 +79,27 @@ class Plan:
                 f"{len(self.before)} releases come before the first step; replaced has {len(self.replaced)} numbers.",
                 fix="Pass one number for each of them, or none.",
             )
-        if self.lots is not None and round(self.lots.value_at(0)) != self.lot_size:
+        if self.batch_size_schedule is not None and round(self.batch_size_schedule.value_at(0)) != self.batch_size:
             raise InputError(
-                f"lot_size is {self.lot_size}, and the schedule of the lots ({self.lots}) begins with another.",
+                f"batch_size is {self.batch_size}, and its schedule ({self.batch_size_schedule}) begins with another.",
                 why="They settle the same thing, and would contradict each other.",
-                fix="Pass as lot_size what the schedule begins with.",
+                fix="Pass as batch_size what the schedule begins with.",
             )
-        if self.lots is not None and self.lots.tick is not None:
+        if self.batch_size_schedule is not None and self.batch_size_schedule.tick is not None:
             raise InputError(
-                f"The schedule of the lots ({self.lots}) counts steps (tick).",
-                why="An epoch is as many steps as lots of its size need.",
+                f"The schedule of the batches ({self.batch_size_schedule}) counts steps (tick).",
+                why="An epoch is as many steps as batches of its size need.",
                 fix="Leave tick out.",
             )
-        if self.keep_noise and self.clips is None:
+        if self.keep_noise and self.clip_schedule is None:
             raise InputError(
                 "keep_noise is given, and the clip bound does not change.",
                 why="It says what the noise does then.",
                 fix="Pass a schedule of the clip bound, or leave keep_noise out.",
             )
-        if self.clips is not None and isinstance(self.clip, AdaptiveClipRule):
+        if self.clip_schedule is not None and isinstance(self.clip_rule, AdaptiveClipRule):
             raise InputError(
-                f"The clip rule {self.clip.name} was given together with a schedule of the clip bound.",
+                f"The clip rule {self.clip_rule.name} was given together with a schedule of the clip bound.",
                 why="It finds its bound by itself and would undo the schedule.",
                 fix="Use another clip rule, such as flat, or leave the schedule out.",
             )
@@ -110,18 +111,18 @@ class Plan:
         epsilon: float,
         delta: float,
         records: int,
-        lot_size: int,
+        batch_size: int,
         steps: int | None = None,
         epochs: int | None = None,
-        clip: ClipRule | str | float = 1.0,
+        clip_norm: ClipRule | str | float = 1.0,
         noise_shape: Schedule | None = None,
         sampling: str = "poisson",
         neighbours: Neighbours | str | None = None,
         accountant_name: str = "pld",
         before: tuple[float, ...] = (),
         replaced: tuple[float, ...] = (),
-        lots: Schedule | None = None,
-        clips: Schedule | None = None,
+        batch_size_schedule: Schedule | None = None,
+        clip_schedule: Schedule | None = None,
         keep_noise: bool = False,
     ) -> Plan:
         """The plan with the least noise that keeps a whole run within (``epsilon``, ``delta``).
@@ -131,16 +132,16 @@ class Plan:
         draft = cls.of_noise(
             noise=noise_shape or Uniform(1.0),
             records=records,
-            lot_size=lot_size,
+            batch_size=batch_size,
             steps=steps,
             epochs=epochs,
-            clip=clip,
+            clip_norm=clip_norm,
             sampling=sampling,
             neighbours=neighbours,
             before=before,
             replaced=replaced,
-            lots=lots,
-            clips=clips,
+            batch_size_schedule=batch_size_schedule,
+            clip_schedule=clip_schedule,
             keep_noise=keep_noise,
         )
         return draft.scaled_to(EpsilonTarget(epsilon, delta, accountant(accountant_name)))
@@ -174,20 +175,20 @@ class Plan:
         """The plan of a line search that begins with the noise of this one; ``share`` is ``Method.choice``."""
         return replace(self, choice=share).chosen_from(0, self.noise_multiplier_at(0))
 
-    def chosen_from(self, step: int, sigma: float) -> Plan:
+    def chosen_from(self, step: int, noise_multiplier: float) -> Plan:
         """The plan of a run whose noise is chosen step by step, and from ``step`` on is ``sigma`` for all we know."""
         if self.timetable.shares_draws:
             raise InputError(
-                f"Noise cannot be chosen step by step on {self.sampling} lots.",
-                why="The lots of an epoch are charged together, before the first of them, with the noise known then.",
+                f"Noise cannot be chosen step by step on {self.sampling} batches.",
+                why="The batches of an epoch are charged together, before the first, with the noise known then.",
                 fix="Use Poisson sampling, or full batches.",
             )
         noise = self.noise
         points = noise.points if isinstance(noise, Piecewise) and noise.tick == 1 else ()
-        if points and noise is not None and noise.value_at(step) == sigma:
+        if points and noise is not None and noise.value_at(step) == noise_multiplier:
             return self
         before = tuple(each for each in points if each[0] < step)
-        return replace(self, noise=Piecewise((*before, (step, sigma)), tick=1), adaptive=True)
+        return replace(self, noise=Piecewise((*before, (step, noise_multiplier)), tick=1), adaptive=True)
 
     @property
     def choice_epsilon(self) -> float:
@@ -206,60 +207,60 @@ class Plan:
         *,
         noise: Schedule | float,
         records: int,
-        lot_size: int,
+        batch_size: int,
         steps: int | None = None,
         epochs: int | None = None,
-        clip: ClipRule | str | float = 1.0,
+        clip_norm: ClipRule | str | float = 1.0,
         sampling: str = "poisson",
         neighbours: Neighbours | str | None = None,
         before: tuple[float, ...] = (),
         replaced: tuple[float, ...] = (),
-        lots: Schedule | None = None,
-        clips: Schedule | None = None,
+        batch_size_schedule: Schedule | None = None,
+        clip_schedule: Schedule | None = None,
         keep_noise: bool = False,
     ) -> Plan:
         """The plan with a given noise multiplier, or schedule of it; 0 for a run without privacy."""
         if (steps is None) == (epochs is None):
             raise InputError("The length of the run must be given once.", fix="Pass exactly one of steps and epochs.")
         relation = None if neighbours is None else Neighbours.parse(neighbours)
-        size = checks.count("lot_size", lot_size)
+        size = checks.count("batch_size", batch_size)
         epochs = None if epochs is None else checks.count("epochs", epochs)
         plan = cls(
             records=records,
-            lot_size=size,
+            batch_size=size,
             steps=1 if steps is None else checks.count("steps", steps),
             noise=_schedule(noise),
-            clip=clip if isinstance(clip, ClipRule) else _rule(clip),
+            clip_rule=clip_norm if isinstance(clip_norm, ClipRule) else _rule(clip_norm),
             sampling=sampling,
             neighbours=relation,
             before=before,
             replaced=replaced,
-            lots=lots,
-            clips=clips,
+            batch_size_schedule=batch_size_schedule,
+            clip_schedule=clip_schedule,
             keep_noise=keep_noise,
         )
         return plan if epochs is None else replace(plan, steps=plan.steps_of(epochs))
 
     @cached_property
     def sampler(self) -> Sampler:
-        """How the lots of the first epoch are drawn from ``records`` records."""
-        return self._sampler_of(self.lot_size)
+        """How the batches of the first epoch are drawn from ``records`` records."""
+        return self._sampler_of(self.batch_size)
 
-    def _sampler_of(self, lot_size: int) -> Sampler:
-        return build_sampler(self.sampling, self.records, lot_size, self.neighbours)
+    def _sampler_of(self, batch_size: int) -> Sampler:
+        return build_sampler(self.sampling, self.records, batch_size, self.neighbours)
 
     @cached_property
     def timetable(self) -> Timetable:
-        """Who draws the lot of which step."""
+        """Who draws the batch of which step."""
         return self._timetable(self.steps)
 
     def _timetable(self, steps: float, epochs: float = math.inf) -> Timetable:
         """The timetable up to so many steps or epochs, whichever comes first."""
-        if self.lots is None:
+        if self.batch_size_schedule is None:
             return Timetable.of(self.sampler)
         samplers: list[Sampler] = []
         while steps > 0 and len(samplers) < epochs:
-            samplers.append(self._sampler_of(round(self.lots.value_at(len(samplers)))))
+            samplers.append(self._sampler_of(round(self.batch_size_schedule.value_at(len(samplers)))))
             steps -= samplers[-1].steps_per_epoch
         return Timetable.of(*samplers)
 
@@ -283,13 +284,17 @@ class Plan:
         """The epoch ``step`` belongs to, counted from 0."""
         return self.timetable.epoch_of(step)
 
-    def lot_size_at(self, step: int) -> int:
+    def batch_size_at(self, step: int) -> int:
         """The number of records ``step`` has on average, and is divided by."""
-        return self.lot_size if self.lots is None else round(self.lots.value_at(self.epoch_of(step)))
+        return (
+            self.batch_size
+            if self.batch_size_schedule is None
+            else round(self.batch_size_schedule.value_at(self.epoch_of(step)))
+        )
 
     def clip_factor_at(self, step: int) -> float:
         """What the bound of the clip rule is multiplied by in ``step``."""
-        return 1.0 if self.clips is None else self.clips.value_of(step, self.epoch_of(step))
+        return 1.0 if self.clip_schedule is None else self.clip_schedule.value_of(step, self.epoch_of(step))
 
     def ends_epoch(self, step: int) -> bool:
         """Whether an epoch is over when ``step`` steps are done."""
@@ -302,28 +307,28 @@ class Plan:
         return tuple(GaussianRelease(multiplier, relation, replaced) for multiplier, replaced in each)
 
     def release_at(self, step: int) -> Event:
-        """What is released from the lot of ``step``: the gradient, and what the clip rule asks for beside it."""
-        sigma = self.noise_multiplier_at(step)
-        if sigma not in self._releases:
+        """What is released from the batch of ``step``: the gradient, and what the clip rule asks for beside it."""
+        noise_multiplier = self.noise_multiplier_at(step)
+        if noise_multiplier not in self._releases:
             relation = self.neighbours
             assert relation is not None
-            multipliers = (sigma, *self.clip.extra_multipliers())
+            multipliers = (noise_multiplier, *self.clip_rule.extra_multipliers())
             releases: list[Event] = [GaussianRelease(multiplier, relation) for multiplier in multipliers]
             if self.choice is not None and self.noise is not None:
                 distance = 2 if relation is Neighbours.REPLACE_ONE else 1
                 releases.append(Selection(distance * self.choice_epsilon, neighbours=relation))
-            self._releases[sigma] = compose(*releases)
-        return self._releases[sigma]
+            self._releases[noise_multiplier] = compose(*releases)
+        return self._releases[noise_multiplier]
 
     def charge_at(self, step: int, *, resumed: bool = False) -> Event | None:
         """What must be charged before the release of ``step``; None if an earlier charge covers it.
 
-        ``resumed``: lots of its round may be released a second time, so the rest of the round is charged again.
+        ``resumed``: batches of its round may be released a second time, so the rest of the round is charged again.
         """
         if self.timetable.shares_draws:
             charge = self.timetable.charge(step, self.release_at, resumed=resumed)
             return AdaptivelyChosen(charge) if self.adaptive and charge is not None else charge
-        key = (self.lot_size_at(step), self.noise_multiplier_at(step))
+        key = (self.batch_size_at(step), self.noise_multiplier_at(step))
         if key not in self._charges:
             charge = self.timetable.at(step).sampler.amplify(self.release_at(step))
             self._charges[key] = AdaptivelyChosen(charge) if self.adaptive else charge
@@ -336,20 +341,22 @@ class Plan:
 
     @cached_property
     def _charges(self) -> dict[tuple[int, float], Event]:
-        """Charges by lot size and multiplier, where every step has one."""
+        """Charges by batch size and multiplier, where every step has one."""
         return {}
 
     @property
     def _steps_alike(self) -> bool:
-        """Whether every step releases the same from lots of one size."""
-        return self.lots is None and not self.keep_noise and isinstance(self.noise, (Uniform, type(None)))
+        """Whether every step releases the same from batches of one size."""
+        return (
+            self.batch_size_schedule is None and not self.keep_noise and isinstance(self.noise, (Uniform, type(None)))
+        )
 
     @property
     def _epochs_alike(self) -> bool:
-        """Whether the steps of an epoch release the same from lots of one size, each charged by itself."""
+        """Whether the steps of an epoch release the same from batches of one size, each charged by itself."""
         by_epoch = self.noise is not None and self.noise.tick is None
-        factors = not self.keep_noise or (self.clips is not None and self.clips.tick is None)
-        return self.lots is None and not self.timetable.shares_draws and by_epoch and factors
+        factors = not self.keep_noise or (self.clip_schedule is not None and self.clip_schedule.tick is None)
+        return self.batch_size_schedule is None and not self.timetable.shares_draws and by_epoch and factors
 
     def event(self) -> Event:
         """Everything the run will charge."""
@@ -381,23 +388,23 @@ class Plan:
         sampler = self.sampler
         plan: dict[str, Any] = {
             "records": self.records,
-            "lot_size": self.lot_size,
+            "batch_size": self.batch_size,
             "steps": self.steps,
             "steps_per_epoch": sampler.steps_per_epoch,
             "sampling": self.sampling,
-            "sampling_probability": getattr(sampler, "sampling_probability", self.lot_size / self.records),
+            "sampling_probability": getattr(sampler, "sampling_probability", self.batch_size / self.records),
             "neighbours": self.neighbours.value,
             "noise": "none" if self.noise is None else str(self.noise),
-            "clip": str(self.clip),
+            "clip_norm": str(self.clip_rule),
         }
         if self.before:
             plan["before"] = list(self.before)
         if self.neighbours is Neighbours.REPLACE_ONE and any(each != 2 for each in self.replaced):
             plan["replaced"] = list(self.replaced)
-        if self.lots is not None:
-            plan["lots"] = str(self.lots)
-        if self.clips is not None:
-            plan["clip_factors"] = str(self.clips)
+        if self.batch_size_schedule is not None:
+            plan["lots"] = str(self.batch_size_schedule)
+        if self.clip_schedule is not None:
+            plan["clip_factors"] = str(self.clip_schedule)
         if self.keep_noise:
             plan["keep_noise"] = True
         if self.choice is not None:
@@ -410,9 +417,11 @@ class Plan:
 def _schedule(noise: Schedule | float) -> Schedule | None:
     if isinstance(noise, Schedule):
         return noise
-    sigma = checks.non_negative("sigma", noise, why="It is a standard deviation over an l2 bound.")
-    return Uniform(sigma) if sigma else None
+    noise_multiplier = checks.non_negative(
+        "noise_multiplier", noise, why="It is a standard deviation over an l2 bound."
+    )
+    return Uniform(noise_multiplier) if noise_multiplier else None
 
 
-def _rule(clip: str | float) -> ClipRule:
-    return clip_rule(clip) if isinstance(clip, str) else Flat(float(clip))
+def _rule(clip_norm: str | float) -> ClipRule:
+    return clip_rule(clip_norm) if isinstance(clip_norm, str) else Flat(float(clip_norm))

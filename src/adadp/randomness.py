@@ -1,6 +1,6 @@
 """WHO owns random numbers: the operating system, or a seed that makes a run reproducible and not secure.
 
-Every random number of a run (lots, noise) is asked of one ``RandomSource``, by ``purpose`` and ``step``. The sources
+Every random number of a run (batches, noise) is asked of one ``RandomSource``, by ``purpose`` and ``step``. The sources
 differ in where their 64-bit words come from and in nothing else, so what a seeded test says about the distribution of
 ``normal`` holds for the code that makes the secure noise.
 

@@ -32,7 +32,7 @@ class Records:
                                                 record works as in a ``DataLoader``
     tensors of different lengths, values that   ``InputError``
     are no tensors, fewer than two records
-    a ``DataLoader``, an ``IterableDataset``,   ``InputError``: lots are drawn here, by index
+    a ``DataLoader``, an ``IterableDataset``,   ``InputError``: batches are drawn here, by index
     anything without a length
     a record that cannot be collated            ``InputError``
     ==========================================  =====================================================================
@@ -133,7 +133,7 @@ def _length_of(dataset: Any) -> int:
     if not sized or isinstance(dataset, (DataLoader, IterableDataset, str, bytes)):
         raise InputError(
             f"The data is {type(dataset).__name__}, whose records cannot be counted and found by index.",
-            why="A lot is drawn here, by a coin for every record; batches made elsewhere are sampled in another way.",
+            why="A batch is drawn here, by a coin for every record; batches made elsewhere are sampled in another way.",
             fix="Pass tensors, or a map-style Dataset (__len__ and __getitem__): of a DataLoader, its dataset.",
         )
     return len(dataset)

@@ -1,4 +1,4 @@
-"""One private step: a lot is drawn, its clipped sum is made, charged, and released with noise.
+"""One private step: a batch is drawn, its clipped sum is made, charged, and released with noise.
 
 Everything above the trust line in ``PrivateGradients.release`` is sensitive and dies there; everything below is public.
 """
@@ -24,7 +24,7 @@ from adadp.noise import GaussianMechanism, choose_least
 from adadp.plan import Plan
 from adadp.randomness import RandomSource, SecureSource, SeededSource
 from adadp.records import Data, Records
-from adadp.sampling import Lots, places
+from adadp.sampling import Batches, places
 
 DEFAULT_MEMORY = 1 << 30
 """Bytes that ``chunk_size="auto"`` stays inside unless told otherwise: 1 GiB."""
@@ -43,10 +43,10 @@ large as the last, would always be new."""
 
 
 class PrivateGradients:
-    """Private gradients of a model, one lot at a time, for a training loop of your own.
+    """Private gradients of a model, one batch at a time, for a training loop of your own.
 
-    ``loss(model, *batch)`` returns one loss per record. Each ``release`` draws a lot as the plan says, clips every
-    record's gradient, charges the ledger, adds noise, and leaves the result (divided by the public lot size) in the
+    ``loss(model, *batch)`` returns one loss per record. Each ``release`` draws a batch as the plan says, clips every
+    record's gradient, charges the ledger, adds noise, and leaves the result (divided by the public batch size) in the
     ``.grad`` of the model's parameters for any optimizer. The model itself is neither wrapped nor renamed.
 
     ``ledger`` should have been created with ``PlannedBudget(plan.event())``; it may be a function that opens one, which
@@ -57,12 +57,12 @@ class PrivateGradients:
     ``example`` are two or more public records, in the form of ``data``, that the model is looked over with in place of
     made-up ones; some models take sensible input only.
 
-    ``arithmetic`` is how the sum of a lot is computed. ``fast``: in batches whose size is public, every record in a
+    ``arithmetic`` is how the sum of a batch is computed. ``fast``: in batches whose size is public, every record in a
     secret random row; what rounding can do is allowed for, as it was measured. ``exact``: record by record and in whole
     numbers, many times as slow, so that what one record can move the sum by is proved. docs/arithmetic.md has both.
 
     ====================================  ============================================================================
-    an empty lot                          noise alone is released, and charged
+    an empty batch                          noise alone is released, and charged
     a record with NaN, Inf, or a          contributes nothing; the run goes on. From a norm of 1e12 on it contributes
     gradient of norm 1e15 or more         less and less
     the budget is spent                   ``BudgetExceeded``; nothing is released, the parameters are untouched
@@ -103,18 +103,18 @@ class PrivateGradients:
         self.step = 0
         """How many steps were released; the next ``release`` is for this step, counted from 0."""
         self._records = data if isinstance(data, Records) else Records(data, first.device, first.dtype)
-        self.lots = Lots(plan.timetable.for_records(len(self._records)), self.source)
+        self.batches = Batches(plan.timetable.for_records(len(self._records)), self.source)
         if example is not None and not isinstance(example, Records):
             example = Records(example, first.device, first.dtype, self._records.bound)
         public = None if example is None else example.batch(torch.arange(len(example)))
         self._engine = GradientEngine(model, loss, self._records.example(), example=public)
         self._exact = self._exact_sums(arithmetic, method)
-        self.query = method.query(self._engine, plan.clip, plan.lot_size)
+        self.query = method.query(self._engine, plan.clip_rule, plan.batch_size)
         self.gradient_deviations: Deviations | None = None
         """The standard deviation of the noise in the last gradient, by parameter; None before the first release, and
         for a method that cannot say."""
         self._resumed = False
-        """Whether lots of the round at hand may have been released after the state that was restored."""
+        """Whether batches of the round at hand may have been released after the state that was restored."""
         self.notes = self._engine.notes
         self.chunk_size = self._chunk(chunk_size, memory_limit)
         torch.empty(_REUSED, dtype=torch.uint8)
@@ -124,7 +124,7 @@ class PrivateGradients:
         self.ledger = ledger() if callable(ledger) else ledger
 
     def release(self, *, paid: bool = False) -> dict[str, Tensor]:
-        """Release the gradient of the next lot, into ``.grad`` and as a dict by parameter name.
+        """Release the gradient of the next batch, into ``.grad`` and as a dict by parameter name.
 
         ``paid`` says that nobody has to be charged: an earlier process has charged this very step, which is repeated
         with the same random numbers, or an audit repeats a run on public data. Only a seeded run may say so.
@@ -136,10 +136,12 @@ class PrivateGradients:
                 fix="Call release() without paid.",
             )
         plan, step, query = self.plan, self.step, self.query
-        query.lot_size, query.clip_factor = plan.lot_size_at(step), plan.clip_factor_at(step)
-        lot = self._placed(self.lots.lot(step), step)
-        total, bounds = self._sums(lot, step)
-        multipliers = dict(zip(total, (plan.noise_multiplier_at(step), *plan.clip.extra_multipliers()), strict=True))
+        query.batch_size, query.clip_factor = plan.batch_size_at(step), plan.clip_factor_at(step)
+        batch = self._placed(self.batches.batch(step), step)
+        total, bounds = self._sums(batch, step)
+        multipliers = dict(
+            zip(total, (plan.noise_multiplier_at(step), *plan.clip_rule.extra_multipliers()), strict=True)
+        )
         charge = None if paid else plan.charge_at(step, resumed=self._resumed)
         if charge is not None:
             self.ledger.charge(charge)
@@ -161,7 +163,7 @@ class PrivateGradients:
         self.gradient_deviations = query.gradient_deviations(deviation)
         gradients = query.learn(released, deviation)
         if isinstance(query, LineSearch):
-            gradients = query.chose(self._choice(query, lot, gradients, step), gradients)
+            gradients = query.chose(self._choice(query, batch, gradients, step), gradients)
             if plan.noise is not None:
                 self.plan = plan.chosen_from(step + 1, plan.noise_multiplier_at(0) * query.noise_factor)
         for name, parameter in self.model.named_parameters():
@@ -169,21 +171,23 @@ class PrivateGradients:
                 parameter.grad = gradients[name].to(parameter.dtype)
         return {name: value.float() for name, value in gradients.items()}
 
-    def _sums(self, lot: Sequence[Tensor], step: int) -> tuple[Parts, dict[str, float]]:
-        """What the method asks of the lot, sensitive; and what one record can move each part of it by."""
+    def _sums(self, batch: Sequence[Tensor], step: int) -> tuple[Parts, dict[str, float]]:
+        """What the method asks of the batch, sensitive; and what one record can move each part of it by."""
         query = self.query
         bounds = query.l2_bounds()
         if self._exact is not None:
-            return self._exact.parts(query, lot, bounds, step), bounds
+            return self._exact.parts(query, batch, bounds, step), bounds
         with self.source.random_layers(self._device, step=step):
-            total = query.settle(self._sum_of_lot(lot, checked=self._checks(step)))
+            total = query.settle(self._sum_of_batch(batch, checked=self._checks(step)))
         return total, {name: self._with_rounding(bound, query.steepness(name)) for name, bound in bounds.items()}
 
-    def _sum_of_lot(self, lot: Sequence[Tensor], *, checked: bool = False) -> Parts | None:
-        """What the method asks of the lot, added over its chunks. Sensitive."""
+    def _sum_of_batch(self, batch: Sequence[Tensor], *, checked: bool = False) -> Parts | None:
+        """What the method asks of the batch, added over its chunks. Sensitive."""
         total: Parts | None = None
-        for number, chunk in enumerate(lot):  # no batch lives longer than its turn: new memory costs more than the sums
-            for capture in self._engine.captures(*self._batch(chunk), checked=checked and number == 0):
+        for number, chunk in enumerate(
+            batch
+        ):  # no batch lives longer than its turn: new memory costs more than the sums
+            for capture in self._engine.captures(*self._tensors(chunk), checked=checked and number == 0):
                 parts = self.query.ask(capture)
                 total = parts if total is None else _added(total, parts)
         return total
@@ -191,59 +195,59 @@ class PrivateGradients:
     def _checks(self, step: int) -> bool:
         """Whether a few records of this step are computed alone: those of the first, and of a few secret random ones.
 
-        They stand in random rows, so that the first rows of the first chunk are any records of the lot.
+        They stand in random rows, so that the first rows of the first chunk are any records of the batch.
         """
         return step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < CHECK_EVERY)
 
-    def _placed(self, lot: Tensor, step: int) -> Sequence[Tensor]:
-        """The lot in chunks, every record in a secret random row and -1 in rows that hold none. Sensitive.
+    def _placed(self, batch: Tensor, step: int) -> Sequence[Tensor]:
+        """The batch in chunks, every record in a secret random row and -1 in rows that hold none. Sensitive.
 
-        The number of rows of a chunk is public. There are always as many chunks as lots usually need, so that the
+        The number of rows of a chunk is public. There are always as many chunks as batches usually need, so that the
         random numbers of dropout, which are drawn row by row, do not depend on how many records there are; what does
         not fit into them goes into short chunks behind. In exact arithmetic every record is a chunk of its own.
         """
         if self._exact is not None:
-            return [*lot]
+            return [*batch]
         usual = self.plan.timetable.at(step).sampler.usual_size
         chunks = -(-usual // self.chunk_size)
         rows = -(-usual // chunks)
         short = min(rows, math.isqrt(4 * usual) + 1)
-        holders = places(len(lot), chunks * rows, self.source, step=step)
+        holders = places(len(batch), chunks * rows, self.source, step=step)
         holders = torch.cat([holders, holders.new_full(((chunks * rows - len(holders)) % short,), -1)])
-        placed = torch.cat([lot, lot.new_tensor([-1])])[holders]
+        placed = torch.cat([batch, batch.new_tensor([-1])])[holders]
         main, behind = placed[: chunks * rows], placed[chunks * rows :]
         return [*torch.split(main, rows), *(torch.split(behind, short) if len(behind) else ())]
 
-    def _batch(self, chunk: Tensor) -> tuple[tuple[Any, ...], Tensor]:
+    def _tensors(self, chunk: Tensor) -> tuple[tuple[Any, ...], Tensor]:
         """The records of a chunk, with made-up ones in the rows that hold none; and which rows these are."""
         empty = chunk < 0
-        batch = self._records.batch(chunk.clamp(min=0))
+        tensors = self._records.batch(chunk.clamp(min=0))
         if bool(empty.any()):
-            self._make_up(batch, empty.nonzero().squeeze(1).to(self._device))
-        return batch, empty.to(self._device)
+            self._make_up(tensors, empty.nonzero().squeeze(1).to(self._device))
+        return tensors, empty.to(self._device)
 
-    def _make_up(self, batch: tuple[Any, ...], rows: Tensor) -> None:
-        """Put made-up records into ``rows`` of ``batch``."""
-        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+    def _make_up(self, tensors: tuple[Any, ...], rows: Tensor) -> None:
+        """Put made-up records into ``rows`` of ``tensors``."""
+        leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)]
         if not self._padding or len(self._padding[0]) < len(leaves[0]):
             found = tree_leaves(self._records.brought_in(self._engine.padding(len(leaves[0]))))
             self._padding = [leaf for leaf in found if isinstance(leaf, Tensor)]
         for leaf, made_up in zip(leaves, self._padding, strict=True):
             leaf.index_copy_(0, rows, made_up.index_select(0, rows))
 
-    def _choice(self, query: LineSearch, lot: Sequence[Tensor], direction: dict[str, Tensor], step: int) -> int:
-        """The number of one of the query's lengths along ``direction``, drawn by how the lot likes it.
+    def _choice(self, query: LineSearch, batch: Sequence[Tensor], direction: dict[str, Tensor], step: int) -> int:
+        """The number of one of the query's lengths along ``direction``, drawn by how the batch likes it.
 
-        The charge of the step covers it: gradient and choice look at one lot and are charged as one event.
+        The charge of the step covers it: gradient and choice look at one batch and are charged as one event.
         """
         if self._exact is not None:
-            scores, bound = self._exact.scores(query, lot, direction, step), float(SCORE_UNITS)
+            scores, bound = self._exact.scores(query, batch, direction, step), float(SCORE_UNITS)
         else:
             lengths = query.lengths()
             scores = torch.zeros(len(lengths), dtype=torch.float64)
             with self.source.random_layers(self._device, step=step):
-                for chunk in lot:
-                    losses = self._engine.losses_along(self._batch(chunk)[0], direction, lengths)
+                for chunk in batch:
+                    losses = self._engine.losses_along(self._tensors(chunk)[0], direction, lengths)
                     scores += query.scores(losses[:, chunk >= 0].double()).cpu()
             bound = self._with_rounding(query.score_bound, query.score_steepness)
         # ======================== trust line: above sensitive, below public ========================
@@ -257,14 +261,14 @@ class PrivateGradients:
         One record more takes a free row, or the row of one other that moves to the last (``sampling.places``); all
         others keep their rows in chunks of the same size, where a kernel computes the same bits for them. What rounds
         differently is the float32 sum of one or two chunks, and the gradient of the record that moved. Measured on the
-        papers' networks this is up to 0.2 * 2**-24 of the bound per record of the lot, and 0.82 * 2**-24 where all
+        papers' networks this is up to 0.2 * 2**-24 of the bound per record of the batch, and 0.82 * 2**-24 where all
         records are equal; 16 * 2**-24 is allowed for, ``steepness`` times.
 
         The allowance is measured, not proved, and does not cover a record that moves and whose gradient depends on the
         last bits of the computation: at the corner of a ReLU, or where huge numbers cancel. That is one record at most,
         so the sum then moves by up to three times the bound (docs/arithmetic.md).
         """
-        return bound * (1 + steepness * self.query.lot_size * 2.0**-20)
+        return bound * (1 + steepness * self.query.batch_size * 2.0**-20)
 
     def _exact_sums(self, arithmetic: str, method: Method) -> ExactSums | None:
         """Who computes the sums in exact arithmetic; None for fast."""
@@ -296,38 +300,38 @@ class PrivateGradients:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold beside the model and its optimizer. Public, as far as the source is seeded or
-        the sampling is reshuffled; Poisson and fixed lots leave nothing here.
+        the sampling is reshuffled; Poisson and fixed batches leave nothing here.
         """
         return {
             "step": self.step,
-            "clip": dict(self.clip_state),
+            "clip_norm": dict(self.clip_state),
             "method": self.query.tensors(),
-            "lots": self.lots.state(),
+            "lots": self.batches.state(),
         }
 
     def restore(self, state: dict[str, Any], *, nothing_since: bool = False) -> None:
         """Go on from what ``state`` returned.
 
-        A reshuffled epoch is charged once. Restored in the middle of one, its lots may be released a second time, so
+        A reshuffled epoch is charged once. Restored in the middle of one, its batches may be released a second time, so
         the rest of it is charged again, unless the caller knows that ``nothing_since`` was released.
         """
         self._resumed = not nothing_since
         self.step = checks.count("step", state["step"], minimum=0)
-        self.query.restore(state["clip"], state["method"])
-        self.lots.restore(state["lots"])
+        self.query.restore(state["clip_norm"], state["method"])
+        self.batches.restore(state["lots"])
 
 
 def _check_choices(method: Method, plan: Plan) -> None:
-    """A method that chooses from every lot has a plan that charges for it, and only such a method has one."""
+    """A method that chooses from every batch has a plan that charges for it, and only such a method has one."""
     if method.choice == plan.choice and (method.choice is None or plan.noise is None or plan.adaptive):
         return
     if method.choice is None:
         raise InputError(
-            f"The plan charges for a choice from every lot, and the method {method} makes none.",
+            f"The plan charges for a choice from every batch, and the method {method} makes none.",
             fix="Plan without choice.",
         )
     raise InputError(
-        f"The method {method} chooses from every lot, and the plan does not charge for it.",
+        f"The method {method} chooses from every batch, and the plan does not charge for it.",
         why="Its choices are releases, and its noise follows from them.",
         fix="Pass plan.for_choices(method.choice), and a ledger whose budget is an RdpFilter or ZcdpFilter.",
     )

@@ -9,45 +9,38 @@
 
 from __future__ import annotations
 
-from adadp import checks
 from adadp.accounting.answer import Answer, Status
 from adadp.accounting.base import Accountant
+from adadp.accounting.best_of import draw_count, repetitions_for
 from adadp.accounting.calibrate import Calibration, longest, longest_within_rho, most_repetitions, smallest_noise
 from adadp.accounting.filters import Filter, RdpFilter, ZcdpFilter, filter_like
-from adadp.accounting.gupta import GuptaPlan, most_settings
 from adadp.accounting.pld import PldAccountant
 from adadp.accounting.renyi import MomentsAccountant, RdpAccountant
-from adadp.accounting.runs import RunShape, Sampling
-from adadp.accounting.search import noise_for_search
-from adadp.accounting.selection import draw_count, repetitions_for
-from adadp.accounting.shown import rounded_up
-from adadp.accounting.strong import StrongAsPublished, StrongComposition
+from adadp.accounting.rounding import rounded_up
 from adadp.accounting.targets import EpsilonTarget, RhoTarget, Target
-from adadp.accounting.theorem1 import Theorem1
 from adadp.accounting.zcdp import SampledZcdpEstimate, ZcdpAccountant
-from adadp.errors import InputError
+from adadp.registry import Registry
 
-ACCOUNTANTS: dict[str, Accountant] = {
-    each.name: each
-    for each in (
-        PldAccountant(),
-        RdpAccountant(),
-        MomentsAccountant(),
-        StrongComposition(),
-        ZcdpAccountant(),
-        SampledZcdpEstimate(),
-        StrongAsPublished(),
-        Theorem1(),
-    )
-}
-"""By name, the tight ones first, the ones that certify nothing last. ``pld`` is the default everywhere."""
+
+def _accept(found: object) -> Accountant | None:
+    made = found() if isinstance(found, type) and issubclass(found, Accountant) else found
+    return made if isinstance(made, Accountant) else None
+
+
+ACCOUNTANTS: Registry[Accountant] = Registry(
+    "accountant",
+    {
+        each.name: each
+        for each in (PldAccountant(), RdpAccountant(), MomentsAccountant(), ZcdpAccountant(), SampledZcdpEstimate())
+    },
+    _accept,
+)
+"""By name, the tight ones first. ``pld`` is the default everywhere."""
 
 
 def accountant(name: str = "pld") -> Accountant:
-    """The accountant called ``name``."""
-    if name not in ACCOUNTANTS:
-        raise InputError(f"Unknown accountant {name!r}.", fix=checks.one_of(name, ACCOUNTANTS))
-    return ACCOUNTANTS[name]
+    """The accountant called ``name``, or the one at ``module:Name``."""
+    return ACCOUNTANTS.find(name)[0]
 
 
 __all__ = [
@@ -57,11 +50,8 @@ __all__ = [
     "Calibration",
     "EpsilonTarget",
     "Filter",
-    "GuptaPlan",
     "RdpFilter",
     "RhoTarget",
-    "RunShape",
-    "Sampling",
     "Status",
     "Target",
     "ZcdpFilter",
@@ -71,8 +61,6 @@ __all__ = [
     "longest",
     "longest_within_rho",
     "most_repetitions",
-    "most_settings",
-    "noise_for_search",
     "repetitions_for",
     "rounded_up",
     "smallest_noise",

@@ -35,8 +35,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from adadp.accounting.losses import Array, Composition, Discrete, Family
 from adadp.accounting.nufft import nonuniform_transform
+from adadp.accounting.privacy_losses import Array, Composition, Discrete, Family
 from adadp.errors import UnsupportedEvent
 
 ComplexArray = NDArray[np.complex128]

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from adadp.accounting.losses import (
+from adadp.accounting.privacy_losses import (
     Composition,
     Discrete,
     Family,
@@ -39,7 +39,7 @@ Counts = dict[Event, int]
 
 
 def sampling_rate(event: PoissonSampled | FixedSizeSampled) -> float:
-    """The share of the records in a lot."""
+    """The share of the records in a batch."""
     return event.sampling_probability if isinstance(event, PoissonSampled) else event.sampling_fraction
 
 
@@ -182,7 +182,7 @@ class Lowering:
         return True
 
     def _poisson_mixed(self, event: PoissonSampled, count: int) -> None:
-        """Gaussian releases and selections on one lot: P and Q are products, amplified together."""
+        """Gaussian releases and selections on one batch: P and Q are products, amplified together."""
         if event.neighbours is Neighbours.REPLACE_ONE:
             raise self._unsupported(event, "for replace-one neighbours only Gaussian releases have a known worst case")
         precision, selections = 0.0, []
@@ -215,7 +215,7 @@ class Lowering:
     def _fixed(self, event: FixedSizeSampled, q: float, count: int) -> None:
         multiplier = gaussian_multiplier(event.event)
         if multiplier is None:
-            raise self._unsupported(event, "only Gaussian releases on a fixed-size lot have a known worst case")
+            raise self._unsupported(event, "only Gaussian releases on a fixed-size batch have a known worst case")
         # Blanking a record out is one way of replacing it: the replace-one pair (distance 2) covers zero-out.
         if not self._unsampled(2.0, multiplier, count):
             self.groups.setdefault(FixedSizeReplace, []).append((q, 2 / multiplier, float(count)))
@@ -223,7 +223,7 @@ class Lowering:
 
 _MOST_SHIFTS = 256
 _MOST_SELECTED = 200.0
-"""Selections on one lot that together cost more are taken as unsampled: e^-epsilon leaves the range of a float."""
+"""Selections on one batch that together cost more are taken as unsampled: e^-epsilon leaves the range of a float."""
 _MOST_DISTINCT = 256
 """Distinct noise levels integrated one by one; more (a multiplier for every step) are put into as many groups."""
 _LEAST_RESOLVED = 0.05
@@ -280,7 +280,7 @@ def _randomised_response(epsilon: float, count: int) -> Family:
 
 
 def _sampled_discrete(q: float, shifts: dict[float, float], counts: np.ndarray, remove: bool) -> Family:
-    """Selections alone on a Poisson lot: P-masses and losses of the mixture against the plain outcome."""
+    """Selections alone on a Poisson batch: P-masses and losses of the mixture against the plain outcome."""
     absent = np.array([list(shifts.values())])
     mix = 1 - q + q * np.exp(np.array([list(shifts)]))
     return Discrete(absent * mix, np.log(mix), counts) if remove else Discrete(absent, -np.log(mix), counts)

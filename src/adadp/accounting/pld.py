@@ -10,10 +10,10 @@ from scipy.optimize import brentq
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
+from adadp.accounting.bounded_range import ranged_batch
 from adadp.accounting.contour import Curve, contour_curve, direct_curve, log_chernoff, saddle_point
 from adadp.accounting.dominating import compositions
-from adadp.accounting.losses import Composition
-from adadp.accounting.ranged import ranged_lot
+from adadp.accounting.privacy_losses import Composition
 from adadp.accounting.renyi import RdpAccountant
 from adadp.events import Event, Repeated, Selection, SelectionMechanism, compose, flatten
 
@@ -113,7 +113,7 @@ def _has_bounded_range(counts: dict[Event, int]) -> bool:
     """Whether an exponential mechanism is in it: RDP knows of its bounded range, the loss distribution does not."""
     return any(
         (isinstance(event, Selection) and event.mechanism is SelectionMechanism.EXPONENTIAL)
-        or ranged_lot(event) is not None
+        or ranged_batch(event) is not None
         for event in counts
     )
 

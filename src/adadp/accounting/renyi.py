@@ -3,7 +3,7 @@
 The moment of order theta = alpha - 1 of a composition is K(theta) = log E_P[e^(theta L)] = (alpha - 1) RDP(alpha), the
 larger of the two orders of the data sets. It is computed by quadrature at any real order (``losses``), which for the
 Poisson-sampled Gaussian is the exact value (Mironov, Talwar, Zhang, "Renyi differential privacy of the sampled Gaussian
-mechanism", 2019), and for fixed-size lots that of the dominating pair.
+mechanism", 2019), and for fixed-size batches that of the dominating pair.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import math
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
+from adadp.accounting.best_of import best_of_moment
+from adadp.accounting.bounded_range import ranged_batch, ranged_moment
 from adadp.accounting.dominating import compositions
 from adadp.accounting.orders import ORDERS, LogMoment, conversion, minimise
-from adadp.accounting.ranged import ranged_lot, ranged_moment
-from adadp.accounting.selection import best_of_moment
 from adadp.events import BestOf, Event, Selection, SelectionMechanism, ZcdpCost, flatten, is_silent
 
 
@@ -24,8 +24,8 @@ def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
 
     zCDP costs have K = rho theta (theta + 1). A selection by the exponential mechanism has a bounded range and so costs
     epsilon^2/8 zCDP (Cesar and Rogers 2021); of others only pure DP is used, whose worst case is randomised response.
-    So it is on a Poisson lot, where the range of one such selection is used too (``ranged``). The best of several runs
-    has the moment of one run and what choosing adds (``selection``).
+    So it is on a Poisson batch, where the range of one such selection is used too (``ranged``). The best of several
+    runs has the moment of one run and what choosing adds (``selection``).
     """
     rho = 0.0
     ranged: list[tuple[float, int]] = []
@@ -40,8 +40,8 @@ def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
             runs = [_audible(candidate) for candidate in event.candidates]
             moments = [log_moment(accountant, run) for run in runs]
             bounded.append((best_of_moment(accountant, event.repetitions, runs, moments), count))
-        elif (lot := ranged_lot(event)) is not None:
-            bounded.append((ranged_moment(lot), count))
+        elif (batch := ranged_batch(event)) is not None:
+            bounded.append((ranged_moment(batch), count))
         else:
             paired[event] = count
     parts = compositions(accountant, paired) if paired else []

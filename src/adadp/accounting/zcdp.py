@@ -91,11 +91,12 @@ def rho_of(accountant: str, event: Event) -> float:
     if isinstance(event, (PoissonSampled, FixedSizeSampled)):
         q = sampling_rate(event)
         inner = sum(count * rho_of(accountant, part) for part, count in flatten(event.event).items())
-        # Blanking out a record of a fixed-size lot also moves another record's share, so it costs like replacing one.
+        # Blanking out a record of a fixed-size batch also moves another record's share, so it costs like replacing one.
         fixed_zero_out = isinstance(event, FixedSizeSampled) and event.neighbours is Neighbours.ZERO_OUT and q < 1
         if fixed_zero_out and gaussian_multiplier(event.event) is None:
             raise UnsupportedEvent(
-                f"{accountant} cannot account for {describe(event)}: only Gaussian releases on a fixed-size lot have a "
+                f"{accountant} cannot account for {describe(event)}: "
+                "only Gaussian releases on a fixed-size batch have a "
                 "known worst case for zero-out neighbours."
             )
         return (4 if fixed_zero_out else 1) * inner if q > 0 else 0.0

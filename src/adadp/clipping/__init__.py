@@ -10,13 +10,13 @@ square norms, the weights and ``count_query`` are sensitive; the rule, its state
     per-layer-joint:C                                C                        none
     automatic:C,gamma=0.01                           C                        none
     quantile:initial=C,quantile=0.5,lr=0.2,          the current bound,       the count of norms below it,
-             count_noise=10,floor=F,ceiling=G        between F and G          on every lot
+             count_noise=10,floor=F,ceiling=G        between F and G          on every batch
 """
 
 from adadp.clipping.base import AdaptiveClipRule, ClipRule, ClipState
 from adadp.clipping.fixed import Automatic, Flat, PerLayer, PerLayerJoint
 from adadp.clipping.quantile import QuantileAdaptive
-from adadp.clipping.text import RULES, clip_rule, parse_clip_rule
+from adadp.clipping.registry import RULES, clip_rule, parse_clip_rule
 
 __all__ = [
     "RULES",

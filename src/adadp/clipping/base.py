@@ -10,7 +10,7 @@ What a rule promises, for every record b with square norms n_b1^2, ..., n_bG^2 (
     a norm from 1e15 on, inf                    the whole record weighs 0
     NaN, or a negative square norm              the whole record weighs 0
     no records (B = 0)                          an empty tensor of the same shape
-    other records of the lot                    no influence
+    other records of the batch                    no influence
     another number of groups than the rule's    InputError
     half precision, integers                    InputError: their rounding is larger than the slack
 
@@ -20,10 +20,10 @@ break the guarantee and no rule can notice.
 
 A weight of 0 silences a non-finite gradient only if the sum *selects*: 0 times NaN is NaN.
 
-**Why weights fade.** The last bits of a norm follow from the place of the record in its lot. Where a square overflows,
-one of them would decide whether the record contributes C or nothing, and one record more, which moves others, could
-move the sum by many times C. So the weight is 0 long before that, and on the way there a relative error r of a norm
-moves the contribution by at most C r / 4 more than the C r by which it moves every clipped one (``fading``).
+**Why weights fade.** The last bits of a norm follow from the place of the record in its batch. Where a square
+overflows, one of them would decide whether the record contributes C or nothing, and one record more, which moves
+others, could move the sum by many times C. So the weight is 0 long before that, and on the way there a relative error r
+of a norm moves the contribution by at most C r / 4 more than the C r by which it moves every clipped one (``fading``).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ClipRule(ABC):
         return 1.0
 
     def extra_multipliers(self) -> tuple[float, ...]:
-        """Noise multipliers of the rule's own releases on every lot, beside the gradient. They share its lot."""
+        """Noise multipliers of the rule's own releases on every batch, beside the gradient. They share its batch."""
         return ()
 
     @final
@@ -123,7 +123,7 @@ class ClipRule(ABC):
 
 
 class AdaptiveClipRule(ClipRule):
-    """A rule whose bound follows the data, through a noisy count that is released and charged on every lot.
+    """A rule whose bound follows the data, through a noisy count that is released and charged on every batch.
 
     The noise multipliers of gradient and count are fixed in advance and only the *bound* moves with released values,
     so the releases compose as if everything had been fixed (noise std = multiplier * current bound).
@@ -140,11 +140,11 @@ class AdaptiveClipRule(ClipRule):
 
     @abstractmethod
     def count_query(self, square_norms: Tensor, state: ClipState) -> Tensor:
-        """The sum to release, a scalar tensor. Sensitive. Over a lot in chunks the chunks' sums add up."""
+        """The sum to release, a scalar tensor. Sensitive. Over a batch in chunks the chunks' sums add up."""
 
     @abstractmethod
     def update(self, state: ClipState, released: float) -> ClipState:
-        """The state after ``released``: the count query plus noise, divided by the *expected* lot size."""
+        """The state after ``released``: the count query plus noise, divided by the *expected* batch size."""
 
     @final
     def extra_multipliers(self) -> tuple[float, ...]:

@@ -1,20 +1,21 @@
-"""A bound that follows a quantile of the gradient norms, learnt from a noisy count on every lot.
+"""A bound that follows a quantile of the gradient norms, learnt from a noisy count on every batch.
 
-Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping". With the current bound C each lot releases
+Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping". With the current bound C each batch
+releases
 
-    b~ = (sum over the lot of h(n) + N(0, (z / 2)^2)) / L + 1/2,       z = count_noise_multiplier,
+    b~ = (sum over the batch of h(n) + N(0, (z / 2)^2)) / L + 1/2,       z = count_noise_multiplier,
 
 an estimate of the fraction of records with a norm of at most C, and then C <- C exp(-eta (b~ - quantile)).
 
 h is 1/2 for norms below C, -1/2 for those above: 1/2 is subtracted from the indicator so that a record contributes +1/2
 or -1/2 instead of 0 or 1, half the sensitivity. From 0.95 C to 1.05 C it falls on a line, where Andrew et al. have a
-step. The last bits of a norm follow from the place of the record in its lot: on a step, a record that is moved by
+step. The last bits of a norm follow from the place of the record in its batch: on a step, a record that is moved by
 another one could change sides.
 
-Why L is the *expected* lot size: the realised one is private. Over Poisson lots with L = q N the estimate is unbiased.
-For one lot of size B it is 1/2 + (B / L)(f - 1/2), f being the fraction in the lot. Where L is not q N the mean is off
-in the same way, and C settles where f = 1/2 + (L / qN)(quantile - 1/2): exactly right for the median, and off by
-0.4 (L / qN - 1) for the 0.9 quantile. (Counting 1[n <= C] - quantile would have no such bias and the larger
+Why L is the *expected* batch size: the realised one is private. Over Poisson batches with L = q N the estimate is
+unbiased. For one batch of size B it is 1/2 + (B / L)(f - 1/2), f being the fraction in the batch. Where L is not q N
+the mean is off in the same way, and C settles where f = 1/2 + (L / qN)(quantile - 1/2): exactly right for the median,
+and off by 0.4 (L / qN - 1) for the 0.9 quantile. (Counting 1[n <= C] - quantile would have no such bias and the larger
 sensitivity max(quantile, 1 - quantile).)
 
 What an optimizer gets is the released gradient times (C_0 / C)^(1 - follow), C_0 being where the bound began. C can
@@ -27,7 +28,7 @@ after C has fallen. With 0 the gradient is measured in C, and the steps stay as 
     the released count is inf                        the same
     the released count is NaN                        C stays
     a record with a norm of 1e15 or more, inf, NaN   counts 0, as it weighs 0; from 1e12 on it counts less and less
-    an empty lot                                     the query is 0; noise is released and C moves by it
+    an empty batch                                     the query is 0; noise is released and C moves by it
     nothing but noise                                C is a random walk between floor and ceiling
     a state without a bound, or one out of range     InputError
 """
@@ -99,7 +100,7 @@ class QuantileAdaptive(AdaptiveClipRule):
         checked["count_noise_multiplier"] = checks.positive(
             "count_noise_multiplier",
             self.count_noise_multiplier,
-            why="Without noise the count of every lot would be released as it is.",
+            why="Without noise the count of every batch would be released as it is.",
         )
         checked["quantile"] = checks.probability("quantile", self.quantile)
         checked["follow"] = checks.probability("follow", self.follow, why="It is the share of log C in the steps.")
@@ -142,7 +143,7 @@ class QuantileAdaptive(AdaptiveClipRule):
     def update(self, state: ClipState, released: float) -> ClipState:
         """C exp(-eta (b~ - quantile)) between floor and ceiling, with b~ = ``released`` + 1/2.
 
-        ``released`` is the count query plus noise, divided by the expected lot size.
+        ``released`` is the count query plus noise, divided by the expected batch size.
         """
         bound, fraction = self._bound(state), float(released) + 0.5
         if math.isnan(fraction):
@@ -158,7 +159,7 @@ class QuantileAdaptive(AdaptiveClipRule):
         return (
             f"each record's gradient is clipped to an l2 norm that starts at {self.initial:g} and follows the "
             f"{self.quantile:g} quantile between {self.floor:g} and {self.ceiling:g}; a count with noise multiplier "
-            f"{self.count_noise_multiplier:g} is released on every lot"
+            f"{self.count_noise_multiplier:g} is released on every batch"
         )
 
     def _bound(self, state: ClipState) -> float:

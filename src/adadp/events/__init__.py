@@ -1,6 +1,7 @@
 """WHAT was released: frozen, serialisable records of mechanisms, their sampling and their neighbouring relation."""
 
-from adadp.events.records import (
+from adadp.events.codec import SCHEMA_VERSION, describe, describe_law, from_json, law_from_json, law_to_json, to_json
+from adadp.events.kinds import (
     AdaptivelyChosen,
     BestOf,
     Composed,
@@ -21,7 +22,6 @@ from adadp.events.records import (
     is_silent,
 )
 from adadp.events.repetitions import PoissonRepetitions, Repetitions, TruncatedNegativeBinomial
-from adadp.events.text import SCHEMA_VERSION, describe, describe_law, from_json, law_from_json, law_to_json, to_json
 
 __all__ = [
     "SCHEMA_VERSION",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from adadp.gradients.batchnorm import replace_batchnorm
 from adadp.gradients.capture import Capture, Groups
 from adadp.gradients.engine import GradientEngine
 from adadp.gradients.oracle import loop_gradients
 
-__all__ = ["Capture", "GradientEngine", "Groups", "loop_gradients", "replace_batchnorm"]
+__all__ = ["Capture", "GradientEngine", "Groups", "loop_gradients"]

@@ -1,7 +1,7 @@
 """Row i of every captured tensor belongs to record i: followed through one forward pass on public records.
 
-The pass is the one a real lot gets, with ``Owners`` around it. Whatever cannot be followed is not taken from the batch:
-its parameters go the generic way, as a part of the whole loss, one record at a time, where nothing can be moved.
+The pass is the one a real batch gets, with ``Owners`` around it. Whatever cannot be followed is not taken from the
+batch: its parameters go the generic way, as a part of the whole loss, one record at a time, where nothing can be moved.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from adadp.gradients.inspection import Blueprint, check_losses, trained_parameters
 from adadp.gradients.layout import Layout
-from adadp.gradients.made_up import Loss, check_leading, undisturbed
 from adadp.gradients.owners import Owners
+from adadp.gradients.probe_records import Loss, check_leading, undisturbed
 from adadp.gradients.recorder import Recorder, Use
 from adadp.gradients.regions import CallLayout, LossModule, Region, differentiable_leaves
 

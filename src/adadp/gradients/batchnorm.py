@@ -22,7 +22,7 @@ def refuse_batch_statistics(model: nn.Module) -> None:
     if mixing:
         raise InputError(
             f"The model has batch normalisation: {', '.join(mixing)}.",
-            why="It computes statistics over the records of a lot, so one record changes the gradients of all others "
+            why="It computes statistics over the records of a batch, so one record changes the gradients of all others "
             "and no clipping bounds its influence.",
             fix="Use adadp.replace_batchnorm(model), which puts group normalisation in its place.",
         )

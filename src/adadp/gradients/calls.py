@@ -127,7 +127,7 @@ def _embedding(  # noqa: PLR0917 - the signature is torch's
     if scale_grad_by_freq:
         raise InputError(
             "An embedding with scale_grad_by_freq cannot be trained privately.",
-            why="It divides by how often an index occurs in the lot, so one record changes the gradients of others.",
+            why="It divides by how often an index occurs in the batch, so one record changes the gradients of others.",
             fix="Set scale_grad_by_freq=False.",
         )
     padding = padding_idx if padding_idx is None or padding_idx >= 0 else weight.shape[0] + padding_idx

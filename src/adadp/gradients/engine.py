@@ -14,16 +14,16 @@ from adadp.errors import InputError
 from adadp.gradients.batchnorm import refuse_batch_statistics
 from adadp.gradients.capture import Capture, wide
 from adadp.gradients.inspection import one_per_record, trained_parameters
-from adadp.gradients.made_up import Loss, check_leading, way_for
 from adadp.gradients.oracle import loop_gradients, loop_losses, picked
 from adadp.gradients.passes import run_alone, run_batch
+from adadp.gradients.probe_records import Loss, check_leading, way_for
 from adadp.gradients.proof import proved_blueprint
 from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
 from adadp.gradients.spotcheck import compare_again, compare_alone
 
 _CHECKED, _TOGETHER = 2, 8
-"""How many records of a lot are computed alone and compared, and with how many others where it is done anew."""
+"""How many records of a batch are computed alone and compared, and with how many others where it is done anew."""
 _ALONE_NUMBERS = 1 << 26
 """Numbers in the gradients of records that are computed one at a time and kept together: 256 MB."""
 
@@ -90,7 +90,7 @@ class GradientEngine:
         return self._blueprint.scale_shapes
 
     def zeros(self) -> dict[str, Tensor]:
-        """A sum of nothing: what an empty lot contributes."""
+        """A sum of nothing: what an empty batch contributes."""
         return {name: torch.zeros_like(value, dtype=wide(value.dtype)) for name, value in self._parameters.items()}
 
     @torch.no_grad()
@@ -142,7 +142,7 @@ class GradientEngine:
             return run_alone(self._parameters, batch, self._blueprint.alone)
 
     def captures(self, batch: Sequence[Any], padding: Tensor, *, checked: bool = False) -> Iterator[Capture]:
-        """The same for a batch of a lot: one capture, or several where its records must be computed one at a time.
+        """The same for a batch of a batch: one capture, or several where its records must be computed one at a time.
 
         Rows marked in ``padding`` are no records: they keep the batch at its size, and no norm or sum sees them. With
         ``checked`` a few records of the batch are compared with what they are alone, and ``MixedRecords`` may come.

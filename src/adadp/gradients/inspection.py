@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from adadp.errors import InputError
 from adadp.gradients.layout import Layout, find_layout
-from adadp.gradients.made_up import Loss, MadeUp, random_states, same, undisturbed
+from adadp.gradients.probe_records import Loss, MadeUp, random_states, same, undisturbed
 from adadp.gradients.recorder import Key, Recorder, Use
 from adadp.gradients.regions import Call, CallCollector, CallLayout, LossModule, Region, find_call_layout
 from adadp.gradients.rules import Pair
@@ -173,7 +173,7 @@ def one_per_record(losses: object, records: int) -> Tensor:
     """``losses`` if it is one number per record."""
     if not isinstance(losses, Tensor) or losses.shape != (records,):
         got = type(losses).__name__
-        if isinstance(losses, Tensor):  # without its sizes: that of a lot is sensitive
+        if isinstance(losses, Tensor):  # without its sizes: that of a batch is sensitive
             got = f"{losses.dim()} dimensions" if losses.dim() != 1 else "another length"
         raise InputError(
             f"The loss must be one number per record, a tensor of 1 dimension, got {got}.",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from adadp.errors import InputError
 from adadp.gradients.capture import Capture, Piece, exactly, wide
 from adadp.gradients.inspection import Blueprint, check_losses
-from adadp.gradients.made_up import Loss, check_leading
+from adadp.gradients.probe_records import Loss, check_leading
 from adadp.gradients.recorder import Recorder, Target, Use
 from adadp.gradients.regions import Call, CallCollector, LossModule, Region, UnseenPath, autocast_dtype, check_unchanged
 from adadp.gradients.rules import LinearRule, Pair, Rule

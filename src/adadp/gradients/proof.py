@@ -28,10 +28,10 @@ from adadp.errors import InputError
 from adadp.gradients.attribution import attribute
 from adadp.gradients.capture import Capture, wide
 from adadp.gradients.inspection import Blueprint, inspect, trained_parameters
-from adadp.gradients.made_up import Loss, MadeUp, random_states, undisturbed
 from adadp.gradients.oracle import loop_gradients, loop_losses
 from adadp.gradients.owners import Owners
 from adadp.gradients.passes import run_batch
+from adadp.gradients.probe_records import Loss, MadeUp, random_states, undisturbed
 from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import LossModule, RefusedByVmap, UnseenPath
 
@@ -104,7 +104,7 @@ class _Proof:
         """``blueprint`` with the sequences of calls for which it holds, and the parameters that cannot be followed.
 
         One record repeated, two, three and eleven times: if the calls depend on how many records there are, no sequence
-        stands for a real lot. Different records, drawn twice; and some with plain masks, which may take another path.
+        stands for a real batch. Different records, drawn twice; and some with plain masks, which may take another path.
         """
         repeated = [self._way.batch(count, seed=2216, repeated=True) for count in _COUNTS]
         drawn = [batch for batch, _ in self._draws]

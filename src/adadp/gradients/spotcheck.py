@@ -1,7 +1,7 @@
-"""A net below the proof: in a real run, a few records of a lot are computed alone and compared.
+"""A net below the proof: in a real run, a few records of a batch are computed alone and compared.
 
 The proof holds for the calls a model makes; what Python does between them (a list kept for later, numbers drawn
-elsewhere than by torch) it cannot see. So on a few random steps some records of the lot are computed one at a time by
+elsewhere than by torch) it cannot see. So on a few random steps some records of the batch are computed one at a time by
 plain autograd, and what the engine says of them must be the same up to rounding. Otherwise the run stops, before the
 release. All of this is sensitive and stays here; the error tells nothing of the records.
 
@@ -50,7 +50,7 @@ def compare_alone(
             continue
         if not bool(away <= 2 * _moved_by_rounding(model, loss, picked(batch, torch.tensor([record])), truth)):
             raise MixedRecords(
-                "A record's gradient in its lot is not what it is for that record alone. Nothing was released.",
+                "A record's gradient in its batch is not what it is for that record alone. Nothing was released.",
                 why="The model moves or mixes records in a way that did not show when it was looked over, so clipping "
                 "does not bound what one of them contributes.",
                 fix="Let the model compute each record from that record alone, or pass example= with public records "

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from adadp import checks
 from adadp.errors import EventError, InputError, LedgerBusy, LedgerError
 from adadp.events import Event, Neighbours, Repeated
-from adadp.events.records import check_event
+from adadp.events.kinds import check_event
 from adadp.ledger.budget import BudgetRule
 from adadp.ledger.chain import Chain, canonical
 from adadp.ledger.reader import cannot_open, replay, whole

@@ -20,5 +20,5 @@ class AdaDp(ScaleSettings, Method):
     def note(self, steps: int) -> str | None:
         return waiting(self.name, self.start, steps)
 
-    def query(self, engine: GradientEngine, rule: ClipRule, lot_size: int) -> Query:
-        return ClippedSum(engine, rule, lot_size, ColumnScales(self, engine.scale_shapes, engine.zeros()))
+    def query(self, engine: GradientEngine, rule: ClipRule, batch_size: int) -> Query:
+        return ClippedSum(engine, rule, batch_size, ColumnScales(self, engine.scale_shapes, engine.zeros()))

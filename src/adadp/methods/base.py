@@ -1,9 +1,9 @@
-"""What a training method must offer: how a lot becomes a bounded vector, and what becomes of the released one.
+"""What a training method must offer: how a batch becomes a bounded vector, and what becomes of the released one.
 
-A ``Method`` is public settings. A ``Query`` is the method at work in one run. ``step.py`` draws the lot, calls ``ask``
-for each chunk of it, adds up, calls ``settle``, charges, adds noise in proportion to ``l2_bounds``, and gives what was
-released to ``learn``. A method therefore cannot forget to charge or to add noise; what it can get wrong is a bound, and
-for that there is the neighbour replay.
+A ``Method`` is public settings. A ``Query`` is the method at work in one run. ``step.py`` draws the batch, calls
+``ask`` for each chunk of it, adds up, calls ``settle``, charges, adds noise in proportion to ``l2_bounds``, and gives
+what was released to ``learn``. A method therefore cannot forget to charge or to add noise; what it can get wrong is a
+bound, and for that there is the neighbour replay.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ GRADIENT, COUNT = "noise", "count"
 class Query(ABC):
     """One method in one run. What it keeps between steps is made of released values only, if the method is private.
 
-    ``lot_size`` is the public number a sum is divided by, ``clip_factor`` what the bound of the clip rule is multiplied
-    by: public numbers of the step at hand, set by ``step.py`` before ``ask``.
+    ``batch_size`` is the public number a sum is divided by, ``clip_factor`` what the bound of the clip rule is
+    multiplied by: public numbers of the step at hand, set by ``step.py`` before ``ask``.
     """
 
-    def __init__(self, lot_size: int) -> None:
-        self.lot_size = lot_size
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
         self.clip_factor = 1.0
 
     @property
@@ -48,11 +48,11 @@ class Query(ABC):
 
     @abstractmethod
     def ask(self, capture: Capture) -> Parts:
-        """What the records of a chunk contribute: sensitive. Contributions of the chunks of a lot are added."""
+        """What the records of a chunk contribute: sensitive. Contributions of the chunks of a batch are added."""
 
     @abstractmethod
     def settle(self, total: Parts | None) -> Parts:
-        """The whole lot's contribution in the coordinates the noise is added in: sensitive. None: an empty lot."""
+        """The whole batch's contribution in the coordinates the noise is added in: sensitive. None: an empty batch."""
 
     @abstractmethod
     def l2_bounds(self) -> dict[str, float]:
@@ -84,11 +84,11 @@ class Query(ABC):
 
 
 class LineSearch(Query):
-    """A method that also chooses, from the same lot, how far to go: released by the exponential mechanism.
+    """A method that also chooses, from the same batch, how far to go: released by the exponential mechanism.
 
-    ``learn`` returns a direction. ``step.py`` has the losses of the lot's records at each of ``lengths`` along it
+    ``learn`` returns a direction. ``step.py`` has the losses of the batch's records at each of ``lengths`` along it
     turned into ``scores``, draws one length, the better its score the likelier, and gives it to ``chose``. Both
-    releases of a lot are charged together, before the first of them.
+    releases of a batch are charged together, before the first of them.
     """
 
     @property
@@ -127,7 +127,7 @@ class MethodDefaults:
 
     optimizer: str | None = None
     lr: float | None = None
-    clip: float | None = None
+    clip_norm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,10 @@ class Method(ABC):
         return None
 
     @abstractmethod
-    def query(self, engine: GradientEngine, rule: ClipRule, lot_size: int) -> Query:
-        """The method at work on the parameters of ``engine``, clipping by ``rule``, on lots of about ``lot_size``."""
+    def query(self, engine: GradientEngine, rule: ClipRule, batch_size: int) -> Query:
+        """The method at work on the parameters of ``engine``, clipping by ``rule``, on batches of about
+        ``batch_size``.
+        """
 
     def clip_shape(self, epochs: int) -> Schedule | None:  # noqa: ARG002
         """What the clip bound is multiplied by over a run of so many epochs, if it has no schedule; None: it stays."""

@@ -14,15 +14,15 @@ from adadp.methods.scales import Scales
 
 
 class ClippedSum(Query):
-    """sum over the lot of w_b D g_b, where D is a public diagonal (``scales``; the identity without) and the weight w_b
-    of the clip rule bounds |w_b D g_b|.
+    """sum over the batch of w_b D g_b, where D is a public diagonal (``scales``; the identity without) and the weight
+    w_b of the clip rule bounds |w_b D g_b|.
 
     D is multiplied to the sum, not to each gradient: only the norms must be taken in scaled coordinates. How the
     gradient for the optimizer follows from what was released in them is said by ``scales``.
     """
 
-    def __init__(self, engine: GradientEngine, rule: ClipRule, lot_size: int, scales: Scales | None = None) -> None:
-        super().__init__(lot_size)
+    def __init__(self, engine: GradientEngine, rule: ClipRule, batch_size: int, scales: Scales | None = None) -> None:
+        super().__init__(batch_size)
         self._engine, self._rule, self._scales = engine, rule, scales
         self._groups = rule.groups(engine.names)
         self._state = rule.initial_state()
@@ -35,7 +35,7 @@ class ClippedSum(Query):
     @property
     def divisor(self) -> float:
         """What a sum released in the step at hand is divided by for the optimizer: a public number."""
-        return self.lot_size / self._rule.step_factor(self._state)
+        return self.batch_size / self._rule.step_factor(self._state)
 
     def ask(self, capture: Capture) -> Parts:
         rule, state = self._rule, self._state
@@ -51,7 +51,7 @@ class ClippedSum(Query):
             total = {GRADIENT: self._engine.zeros()}
             if isinstance(self._rule, AdaptiveClipRule):
                 total[COUNT] = {COUNT: next(iter(total[GRADIENT].values())).new_zeros((), device="cpu").double()}
-        # In double precision always: else how finely a release is rounded would tell how many chunks its lot had.
+        # In double precision always: else how finely a release is rounded would tell how many chunks its batch had.
         gradients = {name: value.double() for name, value in total[GRADIENT].items()}
         return total | {GRADIENT: gradients if self._scales is None else self._scales.apply(gradients)}
 
@@ -69,7 +69,7 @@ class ClippedSum(Query):
     def learn(self, released: Parts, deviation: float) -> Tensors:
         divisor = self.divisor
         if COUNT in released:
-            self._state = self._rule.update(self._state, float(released[COUNT][COUNT]) / self.lot_size)
+            self._state = self._rule.update(self._state, float(released[COUNT][COUNT]) / self.batch_size)
         gradients = released[GRADIENT]
         if self._scales is not None:
             gradients = self._scales.learn(gradients, deviation)
@@ -94,5 +94,5 @@ class DpSgd(Method):
 
     name = "dpsgd"
 
-    def query(self, engine: GradientEngine, rule: ClipRule, lot_size: int) -> Query:
-        return ClippedSum(engine, rule, lot_size)
+    def query(self, engine: GradientEngine, rule: ClipRule, batch_size: int) -> Query:
+        return ClippedSum(engine, rule, batch_size)

@@ -55,7 +55,7 @@ class GaussianMechanism:
         the sum, or the parameters            what is released
         no tensor                             an empty dict
         tensors without elements              tensors without elements
-        all zero (an empty lot)               noise
+        all zero (an empty batch)               noise
         noise_multiplier = 0                  the sum, unrounded, whatever l2_bound is: the non-private run
         l2_bound = 0, inf or nan, with noise  refused
         noise_multiplier negative, inf, nan   refused, as is one above about 10**10 / sqrt(m): not exact any more

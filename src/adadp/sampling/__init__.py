@@ -1,13 +1,15 @@
-"""HOW lots are drawn: samplers.py the ways, timetable.py which of them when, lots.py the lots, places.py their rows."""
+"""HOW batches are drawn: samplers.py the ways, timetable.py which of them when, batches.py the batches, places.py their
+rows.
+"""
 
-from adadp.sampling.lots import Lots
-from adadp.sampling.places import places
+from adadp.sampling.batches import Batches
+from adadp.sampling.placement import places
 from adadp.sampling.samplers import FixedSizeSampler, PoissonSampler, ReshuffledSampler, Sampler, sampler
 from adadp.sampling.timetable import Stretch, Timetable
 
 __all__ = [
+    "Batches",
     "FixedSizeSampler",
-    "Lots",
     "PoissonSampler",
     "ReshuffledSampler",
     "Sampler",

@@ -1,22 +1,22 @@
-"""HOW lots are drawn, and how that way of drawing is charged: the sampling that happens is the one accounted.
+"""HOW batches are drawn, and how that way of drawing is charged: the sampling that happens is the one accounted.
 
-A sampler draws the lots and wraps the releases made on them into events, so no other sampling can be accounted than
+A sampler draws the batches and wraps the releases made on them into events, so no other sampling can be accounted than
 the one that ran.
 
-    sampler     a lot is                                    charged                        neighbours
+    sampler     a batch is                                    charged                        neighbours
     poisson     each record by its own coin                 every step, PoissonSampled     any (add-remove)
-    fixed       a uniform subset of lot_size records        every step, FixedSizeSampled   replace-one, zero-out
+    fixed       a uniform subset of batch_size records        every step, FixedSizeSampled   replace-one, zero-out
     reshuffle   a batch of an epoch; batches are disjoint   every epoch, ReshuffledEpoch   any (zero-out)
 
 Edge cases:
 
-    q = 1, or lot_size = N        every record in every lot
-    no coin shows heads           an empty lot: a normal step, released and charged like any other
-    N not a multiple of lot_size  the last batch of a reshuffled epoch is shorter; the divisor stays lot_size
+    q = 1, or batch_size = N        every record in every batch
+    no coin shows heads           an empty batch: a normal step, released and charged like any other
+    N not a multiple of batch_size  the last batch of a reshuffled epoch is shorter; the divisor stays batch_size
     a run ends within an epoch    the whole epoch is paid, at its first step
-    N < 2, lot_size > N, q = 0    refused
+    N < 2, batch_size > N, q = 0    refused
 
-A lot is sensitive, and so is its size: it must not be logged or saved, and the plan owns the number to divide by. The
+A batch is sensitive, and so is its size: it must not be logged or saved, and the plan owns the number to divide by. The
 number of records is taken as public wherever a rate or a number of batches is computed from it (L/N, N/L);
 ``PoissonSampler`` with a given probability computes neither from it.
 """
@@ -38,16 +38,16 @@ from adadp.events import Event, FixedSizeSampled, Neighbours, PoissonSampled, Re
 from adadp.randomness import RandomSource
 
 ReleaseOf = Callable[[int], Event]
-"""The release, without its sampling, made on the lot of a step."""
+"""The release, without its sampling, made on the batch of a step."""
 
 _PURPOSE = "sampling"
 
 
 class Sampler(ABC):
-    """How the lots of a data set are drawn, and the event that says so. Samplers are frozen.
+    """How the batches of a data set are drawn, and the event that says so. Samplers are frozen.
 
-    A *round* is the steps whose lots come from one draw and which are charged together: one step, or for reshuffling
-    one epoch. Its draw is an *arrangement*, from which the lot of each of its steps can be read.
+    A *round* is the steps whose batches come from one draw and which are charged together: one step, or for reshuffling
+    one epoch. Its draw is an *arrangement*, from which the batch of each of its steps can be read.
     """
 
     name: ClassVar[str]
@@ -62,12 +62,14 @@ class Sampler(ABC):
     @property
     @abstractmethod
     def steps_per_epoch(self) -> int:
-        """How many lots it takes to have met every record, once on average."""
+        """How many batches it takes to have met every record, once on average."""
 
     @property
     @abstractmethod
     def usual_size(self) -> int:
-        """How many records a lot usually has at most: a public number, a standard deviation above the expected size."""
+        """How many records a batch usually has at most: a public number, a standard deviation above the expected
+        size.
+        """
 
     @property
     def steps_per_round(self) -> int:
@@ -79,40 +81,42 @@ class Sampler(ABC):
         """Draw round ``number``, counted from 0. What comes back is sensitive."""
 
     def pick(self, arrangement: Tensor, position: int) -> Tensor:  # noqa: ARG002
-        """The sorted indices of the lot at ``position`` of what ``arrange`` drew: all of it, if it is for one step."""
+        """The sorted indices of the batch at ``position`` of what ``arrange`` drew: all of it, if it is for one
+        step.
+        """
         return arrangement
 
     @abstractmethod
     def _sampled(self, releases: tuple[Event, ...]) -> Event:
-        """One round in which each of the distinct ``releases`` was made on one lot or more, as an event."""
+        """One round in which each of the distinct ``releases`` was made on one batch or more, as an event."""
 
     @final
     def draw(self, step: int, source: RandomSource) -> Tensor:
-        """The sorted indices of the lot of ``step``: sensitive, and possibly none.
+        """The sorted indices of the batch of ``step``: sensitive, and possibly none.
 
         Where several steps share a draw it must come out the same for each of them, so the source must be reproducible;
-        ``Lots`` remembers the draw of a source that is not.
+        ``Batches`` remembers the draw of a source that is not.
         """
         number, position = self._place(step)
         if self.steps_per_round > 1 and not source.reproducible:
             raise InputError(
-                f"A {self.name} lot cannot be drawn by itself from a source that cannot be replayed.",
+                f"A {self.name} batch cannot be drawn by itself from a source that cannot be replayed.",
                 why="The batches of an epoch are disjoint only if they come from one draw.",
-                fix="Ask Lots(sampler, source).lot(step), which remembers the draw.",
+                fix="Ask Batches(sampler, source).batch(step), which remembers the draw.",
             )
         return self.pick(self.arrange(number, source), position)
 
     @final
     def amplify(self, release: Event) -> Event:
-        """One round in which ``release`` was made on every lot."""
+        """One round in which ``release`` was made on every batch."""
         return self._round((release,))
 
     @final
     def charge(self, step: int, release_of: ReleaseOf, *, resumed: bool = False) -> Event | None:
         """What must be charged before the release of ``step``; None if its round has been paid for.
 
-        A round is paid for at its first step and covers one release per lot. A run that starts again within a round
-        (``resumed``) may release lots a second time, with new noise: it pays for the rest of the round once more,
+        A round is paid for at its first step and covers one release per batch. A run that starts again within a round
+        (``resumed``) may release batches a second time, with new noise: it pays for the rest of the round once more,
         unless it knows that nothing was released after the point it resumes from.
         """
         number, position = self._place(step)
@@ -147,7 +151,7 @@ class Sampler(ABC):
         for release in releases:
             if release.neighbours is not self.neighbours:
                 raise InputError(
-                    f"A release for {release.neighbours.value} neighbours was made on lots sampled for "
+                    f"A release for {release.neighbours.value} neighbours was made on batches sampled for "
                     f"{self.neighbours.value} neighbours.",
                     why="The guarantee of one says nothing about the other.",
                     fix="Give the sampler and its releases the same neighbours.",
@@ -158,7 +162,7 @@ class Sampler(ABC):
 @final
 @dataclass(frozen=True)
 class PoissonSampler(Sampler):
-    """Each record is in a lot with ``sampling_probability``, by a coin of its own. Lots vary in size.
+    """Each record is in a batch with ``sampling_probability``, by a coin of its own. Batches vary in size.
 
     The coins have 64 bits and are never more likely to show heads than is accounted (``RandomSource.coins``).
     """
@@ -169,17 +173,17 @@ class PoissonSampler(Sampler):
     neighbours: Neighbours = Neighbours.ADD_REMOVE
 
     def __post_init__(self) -> None:
-        why = "It is each record's chance to be in a lot; with 0 no record is ever used."
+        why = "It is each record's chance to be in a batch; with 0 no record is ever used."
         q = checks.probability("sampling_probability", self.sampling_probability, why=why)
         _keep(self, sampling_probability=checks.positive("sampling_probability", q, why=why))
 
     @classmethod
-    def of_lot_size(
-        cls, records: int, lot_size: float, neighbours: Neighbours | str = Neighbours.ADD_REMOVE
+    def of_batch_size(
+        cls, records: int, batch_size: float, neighbours: Neighbours | str = Neighbours.ADD_REMOVE
     ) -> PoissonSampler:
-        """The sampler whose lots hold ``lot_size`` records on average. Its probability discloses ``records``."""
+        """The sampler whose batches hold ``batch_size`` records on average. Its probability discloses ``records``."""
         records = _records(records)
-        size = checks.positive("lot_size", lot_size, why="It is the expected size of a lot.")
+        size = checks.positive("batch_size", batch_size, why="It is the expected size of a batch.")
         return cls(records, _at_most(records, size) / records, Neighbours.parse(neighbours))
 
     @property
@@ -202,39 +206,39 @@ class PoissonSampler(Sampler):
 @final
 @dataclass(frozen=True)
 class FixedSizeSampler(Sampler):
-    """A lot is a uniformly drawn subset of ``lot_size`` records, drawn anew for every step.
+    """A batch is a uniformly drawn subset of ``batch_size`` records, drawn anew for every step.
 
     The number of records is public here, so no neighbour has one more.
     """
 
     name = "fixed"
     records: int
-    lot_size: int
+    batch_size: int
     neighbours: Neighbours = Neighbours.REPLACE_ONE
 
     def __post_init__(self) -> None:
-        _keep(self, lot_size=_lot_size(self.records, self.lot_size))
+        _keep(self, batch_size=_batch_size(self.records, self.batch_size))
         if self.neighbours is Neighbours.ADD_REMOVE:
             raise InputError(
-                "Lots of fixed size were declared with add-remove neighbours.",
+                "Batches of fixed size were declared with add-remove neighbours.",
                 why="Adding a record changes the fraction L/N and with it every other record's chance to be drawn.",
                 fix="Use replace-one or zero-out neighbours, or Poisson sampling.",
             )
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-self.records // self.lot_size)
+        return -(-self.records // self.batch_size)
 
     @property
     def usual_size(self) -> int:
-        return self.lot_size
+        return self.batch_size
 
     def arrange(self, number: int, source: RandomSource) -> Tensor:
-        return source.subset(self.records, self.lot_size, purpose=_PURPOSE, step=number)
+        return source.subset(self.records, self.batch_size, purpose=_PURPOSE, step=number)
 
     def _sampled(self, releases: tuple[Event, ...]) -> Event:
         (release,) = releases
-        return FixedSizeSampled(self.lot_size / self.records, release)
+        return FixedSizeSampled(self.batch_size / self.records, release)
 
 
 @final
@@ -244,17 +248,17 @@ class ReshuffledSampler(Sampler):
 
     An epoch costs what its most expensive batch costs and nothing is claimed for the shuffling (Yu et al. 2019,
     Theorem 2). That needs a record's batch not to depend on the other records. For neighbours of the same size the
-    batches are slices of ``lot_size`` of a shuffled order. For add-remove neighbours, where one record more would move
-    the others, each record draws its batch by itself: batches then vary in size, around N over their number.
+    batches are slices of ``batch_size`` of a shuffled order. For add-remove neighbours, where one record more would
+    move the others, each record draws its batch by itself: batches then vary in size, around N over their number.
     """
 
     name = "reshuffle"
     records: int
-    lot_size: int
+    batch_size: int
     neighbours: Neighbours = Neighbours.ZERO_OUT
 
     def __post_init__(self) -> None:
-        _keep(self, lot_size=_lot_size(self.records, self.lot_size))
+        _keep(self, batch_size=_batch_size(self.records, self.batch_size))
 
     @property
     def independent_assignment(self) -> bool:
@@ -263,11 +267,11 @@ class ReshuffledSampler(Sampler):
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-self.records // self.lot_size)
+        return -(-self.records // self.batch_size)
 
     @property
     def usual_size(self) -> int:
-        return _usual(self.records, 1 / self.steps_per_epoch) if self.independent_assignment else self.lot_size
+        return _usual(self.records, 1 / self.steps_per_epoch) if self.independent_assignment else self.batch_size
 
     @property
     def steps_per_round(self) -> int:
@@ -278,7 +282,7 @@ class ReshuffledSampler(Sampler):
         if self.independent_assignment:
             uniforms = source.uniform(self.records, purpose=_PURPOSE, step=number)
             return (uniforms * self.steps_per_epoch).long()
-        return source.permutation(self.records, purpose=_PURPOSE, step=number) // self.lot_size
+        return source.permutation(self.records, purpose=_PURPOSE, step=number) // self.batch_size
 
     def pick(self, arrangement: Tensor, position: int) -> Tensor:
         return (arrangement == position).nonzero().squeeze(1)
@@ -287,21 +291,21 @@ class ReshuffledSampler(Sampler):
         return ReshuffledEpoch(releases, self.independent_assignment)
 
 
-def sampler(sampling: str, records: int, lot_size: float, neighbours: Neighbours | str | None = None) -> Sampler:
+def sampler(sampling: str, records: int, batch_size: float, neighbours: Neighbours | str | None = None) -> Sampler:
     """The sampler called ``sampling``, with the neighbours usual for it unless others are given."""
     kinds: dict[str, Callable[..., Sampler]] = {
-        PoissonSampler.name: PoissonSampler.of_lot_size,
+        PoissonSampler.name: PoissonSampler.of_batch_size,
         FixedSizeSampler.name: FixedSizeSampler,
         ReshuffledSampler.name: ReshuffledSampler,
     }
     if sampling not in kinds:
         raise InputError(
             f"Unknown sampling {sampling!r}.",
-            why="How lots are drawn decides what a step costs.",
+            why="How batches are drawn decides what a step costs.",
             fix=f"Use one of: {', '.join(kinds)}.",
         )
     given = () if neighbours is None else (Neighbours.parse(neighbours),)
-    return kinds[sampling](records, lot_size, *given)
+    return kinds[sampling](records, batch_size, *given)
 
 
 def _keep(sampler: Sampler, **values: float) -> None:
@@ -313,7 +317,7 @@ def _keep(sampler: Sampler, **values: float) -> None:
 
 
 def _usual(records: int, probability: float) -> int:
-    """A standard deviation above what a binomial lot holds on average; all records at most."""
+    """A standard deviation above what a binomial batch holds on average; all records at most."""
     mean = records * probability
     return min(records, math.ceil(mean + math.sqrt(mean * (1 - probability)) - 1e-9))
 
@@ -322,17 +326,17 @@ def _records(records: object) -> int:
     return checks.count("records", records, minimum=2, why="A single record has no others to hide among.")
 
 
-def _lot_size(records: object, lot_size: object) -> int:
-    """A whole lot size between 1 and ``records``."""
-    size = checks.count("lot_size", lot_size, why="An empty lot teaches nothing.")
+def _batch_size(records: object, batch_size: object) -> int:
+    """A whole batch size between 1 and ``records``."""
+    size = checks.count("batch_size", batch_size, why="An empty batch teaches nothing.")
     return int(_at_most(_records(records), size))
 
 
-def _at_most(records: int, lot_size: float) -> float:
-    if lot_size > records:
+def _at_most(records: int, batch_size: float) -> float:
+    if batch_size > records:
         raise InputError(
-            f"lot_size must not exceed the number of records, got {lot_size:g} of {records}.",
-            why="A record is in a lot at most once.",
-            fix=f"Pass lot_size <= {records}.",
+            f"batch_size must not exceed the number of records, got {batch_size:g} of {records}.",
+            why="A record is in a batch at most once.",
+            fix=f"Pass batch_size <= {records}.",
         )
-    return lot_size
+    return batch_size

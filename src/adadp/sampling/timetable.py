@@ -1,7 +1,7 @@
-"""Who draws the lot of which step: one sampler for the whole run, or another from some epoch on (lots that grow).
+"""Who draws the batch of which step: one sampler for the whole run, or another from some epoch on (batches that grow).
 
 Epochs, rounds and steps are counted over the whole run. A stretch holds whole epochs, so a reshuffled epoch is never
-cut, and the random numbers of a lot belong to its round, whichever sampler draws it.
+cut, and the random numbers of a batch belong to its round, whichever sampler draws it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from adadp.sampling.samplers import PoissonSampler, ReleaseOf, Sampler
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive epochs whose lots one sampler draws, and where they begin."""
+    """Consecutive epochs whose batches one sampler draws, and where they begin."""
 
     sampler: Sampler
     epoch: int
@@ -45,7 +45,7 @@ class Timetable:
 
     @property
     def shares_draws(self) -> bool:
-        """Whether steps share a draw and a charge, in some epochs at least: reshuffled ones of several lots."""
+        """Whether steps share a draw and a charge, in some epochs at least: reshuffled ones of several batches."""
         return any(each.sampler.steps_per_round > 1 for each in self.stretches)
 
     def at(self, step: int) -> Stretch:

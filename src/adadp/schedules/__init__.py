@@ -4,6 +4,7 @@ shapes.py a number for every epoch.      text.py text both ways, texts that leav
 validation.py the one that is not known ahead.
 """
 
+from adadp.schedules.registry import SHAPES, OpenSchedule, parse_noise, parse_open, parse_schedule
 from adadp.schedules.shapes import (
     ExponentialDecay,
     Piecewise,
@@ -15,7 +16,6 @@ from adadp.schedules.shapes import (
     number_text,
     tabulated,
 )
-from adadp.schedules.text import SHAPES, OpenSchedule, parse_noise, parse_open, parse_schedule
 from adadp.schedules.validation import ValidationDecay
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Shapes over the epochs: how a number (noise multiplier, clip bound, rate, lot) goes from one epoch to the next.
+"""Shapes over the epochs: how a number (noise multiplier, clip bound, rate, batch) goes from one epoch to the next.
 
     shape      value at epoch e = 0, 1, ...                               parameters
     uniform    s0                                                         s0

@@ -1,0 +1,1 @@
+"""The application: configuration, data, training runs, search, audit, reports and the command line."""

@@ -1,0 +1,265 @@
+"""``adadp data``: which data sets and weights there are, what they are, and getting them."""
+
+# The zoo pulls in numpy, which `adadp --help` must not wait for: it is imported in the commands.
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from adadp.errors import InputError
+
+if TYPE_CHECKING:
+    from adadp.app.zoo import DataFile, DataSet, FileState, Weights
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+
+
+@click.group()
+def data() -> None:
+    """Data sets and weights: which there are, what they are, and getting them."""
+
+
+@data.command(name="list")
+@_JSON
+def list_command(as_json: bool) -> None:
+    """List the data sets and weights, and which of them are here."""
+    from adadp.app.zoo import DATA_SETS, WEIGHTS
+
+    rows = [*map(_data_row, DATA_SETS.values()), *map(_weights_row, WEIGHTS.values())]
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "train", "test", "shape", "classes", "state")
+    for row in rows:
+        counts = (_count_text(row["train_records"]), _count_text(row["test_records"]), _shape_text(row["shape"]))
+        table.add_row(row["name"], *counts, _count_text(row["classes"]), row["state"])
+    Console(highlight=False).print(table)
+
+
+@data.command()
+@click.argument("names", nargs=-1, required=True)
+@click.option(
+    "--from", "source_dir", type=click.Path(), help="Folder that holds the files, raw or gzipped: asked first."
+)
+@_JSON
+def fetch(names: tuple[str, ...], source_dir: str | None, as_json: bool) -> None:
+    """Get the data sets or weights NAMES, check them and keep them in the cache; "all" is every one of them.
+
+    \b
+    adadp data fetch mnist
+    adadp data fetch mnist cifar10 --from DIR
+    adadp data fetch all
+
+    With --json a line is printed for each. What cannot be had does not keep the others from being fetched.
+    """
+    failed: list[InputError] = []
+    for entry in _entries(names, source_dir):
+        try:
+            _fetch_one(entry, source_dir, as_json)
+        except InputError as error:
+            failed.append(error)
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        what = " ".join(error.what for error in failed)
+        raise InputError(what, why="\n".join(error.why for error in failed), fix=failed[-1].fix)
+
+
+@data.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+def schema(file: str) -> None:
+    """Draft the schema of a table of your own, from its header alone; fill it in and pass it to train.
+
+    \b
+    adadp data schema people.csv > people.toml
+    """
+    from adadp.app.owndata import draft_schema
+
+    click.echo(draft_schema(file), nl=False)
+
+
+@data.command()
+@click.argument("name")
+@_JSON
+def info(name: str, as_json: bool) -> None:
+    """Say what NAME is, what one record of it is, and where its files come from and lie."""
+    from adadp.app import zoo
+
+    entry = _find(name)
+    facts = _weights_facts(entry) if isinstance(entry, zoo.Weights) else _data_facts(entry)
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        _print(facts)
+
+
+def _find(name: str) -> DataSet | Weights:
+    from adadp.app import zoo
+
+    if name not in zoo.DATA_SETS and name not in zoo.WEIGHTS:
+        known = ", ".join((*zoo.DATA_SETS, *zoo.WEIGHTS))
+        raise InputError(f"There is no data set {name!r}.", fix=f"Choose one of: {known}.")
+    return zoo.WEIGHTS[name] if name in zoo.WEIGHTS else zoo.find(name)
+
+
+def _entries(names: tuple[str, ...], source_dir: str | None) -> list[DataSet | Weights]:
+    """The entries called ``names``, each once. Of "all", what comes with the package needs no folder."""
+    from adadp.app import zoo
+
+    known: list[DataSet | Weights] = [*zoo.DATA_SETS.values(), *zoo.WEIGHTS.values()]
+    packaged = {entry.name for entry in zoo.DATA_SETS.values() if entry.packaged}
+    everything = [entry.name for entry in known if source_dir is None or entry.name not in packaged]
+    wanted = [one for name in names for one in (everything if name == "all" else [name])]
+    return [_find(name) for name in dict.fromkeys(wanted)]
+
+
+def _fetch_one(entry: DataSet | Weights, source_dir: str | None, as_json: bool) -> None:
+    from adadp.app import zoo
+
+    if isinstance(entry, zoo.Weights):
+        fetched, had = zoo.fetch_weights(entry, source_dir=source_dir), entry.files
+    else:
+        form, fetched = zoo.fetch_form(entry, source_dir=source_dir)
+        had = form.files
+    if as_json:
+        files = [
+            {"name": file.name, "size": file.size, "sha256": file.sha256, "origin": fetched.origin[file.name]}
+            for file in had
+        ]
+        folder = None if fetched.folder is None else str(fetched.folder)
+        click.echo(json.dumps({"name": entry.name, "folder": folder, "files": files}))
+        return
+    origins = ", ".join(dict.fromkeys(fetched.origin.values()))
+    where = "inside the package" if fetched.folder is None else f"in {fetched.folder}"
+    size = sum(file.size for file in had) / 1e6
+    click.echo(f"{entry.name}: {len(had)} verified files, {size:.2f} MB, {where} (from: {origins})")
+
+
+def _data_row(entry: DataSet) -> dict[str, Any]:
+    """The entry, or the form of it that is here."""
+    from adadp.app import zoo
+
+    here = zoo.cached_form(entry)
+    form = here or entry
+    state = _state(zoo.inspect(entry)) if here is None else "packaged" if entry.packaged else "cached"
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "train_records": form.train_records,
+        "test_records": form.test_records,
+        "shape": list(form.shape),
+        "classes": form.classes,
+        "state": state,
+    }
+
+
+def _weights_row(entry: Weights) -> dict[str, Any]:
+    from adadp.app import zoo
+
+    nothing = dict.fromkeys(("train_records", "test_records", "shape", "classes"))
+    state = _state(zoo.inspect_files(entry.name, entry.files))
+    return {"name": entry.name, "title": entry.title, **nothing, "state": state}
+
+
+def _data_facts(entry: DataSet) -> dict[str, Any]:
+    from adadp.app import zoo
+
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "record": entry.record,
+        **_form_facts(entry),
+        "shape": list(entry.shape),
+        "classes": entry.classes,
+        "scaling": entry.scaling,
+        "default_model": entry.default_model,
+        "citation": entry.citation,
+        "licence": entry.licence,
+        "cache": None if entry.packaged else str(zoo.cache_folder() / entry.name),
+        "files": _files(entry.files, zoo.inspect(entry)),
+        "alternatives": [
+            _form_facts(form) | {"files": _files(form.files, zoo.inspect(form))} for form in entry.alternatives
+        ],
+    }
+
+
+def _form_facts(form: DataSet) -> dict[str, Any]:
+    named = [str(source) for source in form.sources]
+    return {
+        "train_records": form.train_records,
+        "test_records": form.test_records,
+        "split": form.split,
+        "sources": ["package"] if form.packaged else named,
+    }
+
+
+def _weights_facts(entry: Weights) -> dict[str, Any]:
+    from adadp.app import zoo
+
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "trained_on": entry.trained_on,
+        "citation": entry.citation,
+        "licence": entry.licence,
+        "sources": [str(source) for source in entry.sources],
+        "cache": str(zoo.cache_folder() / entry.name),
+        "files": _files(entry.files, zoo.inspect_files(entry.name, entry.files)),
+        "alternatives": [],
+    }
+
+
+def _files(files: Sequence[DataFile], states: Mapping[str, FileState]) -> list[dict[str, Any]]:
+    return [
+        {"name": file.name, "size": file.size, "sha256": file.sha256, "md5": file.md5, "state": states[file.name].value}
+        for file in files
+    ]
+
+
+def _print(facts: dict[str, Any]) -> None:
+    for name, fact in facts.items():
+        if name == "shape":
+            _line(name, _shape_text(fact))
+        elif name == "sources":
+            _line(name, ", ".join(fact) or "a folder that holds the files")
+        elif name == "cache":
+            _line(name, fact or "none needed: the files come with the package")
+        elif name == "files":
+            for file in fact:
+                _line("file", f"{file['name']}: {file['state']}, {file['size']:,} bytes")
+                _line("", f"sha256 {file['sha256']}, md5 {file['md5'] or 'not published'}")
+        elif name == "alternatives":
+            for form in fact:
+                click.echo("or, where that cannot be had:")
+                _print(form)
+        else:
+            _line(name.replace("_", " "), fact)
+
+
+def _line(name: str, fact: object) -> None:
+    click.echo(f"{name:<15}{fact}")
+
+
+def _state(files: Mapping[str, FileState]) -> str:
+    from adadp.app.zoo import FileState
+
+    found = set(files.values())
+    if found == {FileState.VERIFIED}:
+        return "cached"
+    return "corrupt" if FileState.CORRUPT in found else "not fetched"
+
+
+def _shape_text(shape: list[int] | None) -> str:
+    return "" if shape is None else " x ".join(map(str, shape))
+
+
+def _count_text(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"

@@ -1,0 +1,42 @@
+"""``adadp report``: the page of a run or of a comparison."""
+
+# torch and the rooms over it take seconds to load, which `adadp --help` must not wait for: imported in the command.
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--out", type=click.Path(dir_okay=False), help="File to write.  [default: report.html in FOLDER]")
+@click.option("--export", "pictures", type=click.Path(file_okay=False), help="Folder for the charts: CSV, PNG, SVG.")
+@click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
+def report(folder: str, out: str | None, pictures: str | None, show: bool) -> None:
+    """Write the page of the run or the comparison in FOLDER: one HTML file that needs nothing else.
+
+    \b
+    adadp report runs/mnist --open
+    adadp report runs/compare --out compare.html
+    adadp report runs/mnist --export figures
+    """
+    from adadp.app.report.html import page_of, write_report
+
+    target = write_report(folder, out)
+    click.echo(f"The page is {target}.")
+    if pictures is not None:
+        from adadp.app.report.html.export import export
+
+        written = export(page_of(folder), Path(pictures))
+        click.echo(f"{len(written)} files of charts are in {pictures}.")
+    if show and not _opened(target):
+        click.echo("No browser could be opened; open the file yourself.", err=True)
+
+
+def _opened(target: Path) -> bool:
+    import webbrowser
+
+    return webbrowser.open(target.absolute().as_uri())

@@ -1,0 +1,145 @@
+"""``adadp train`` and ``adadp verify``: one command to a trained private model, one to check what it claims."""
+
+# torch and the rooms over it take seconds to load, which `adadp --help` must not wait for: imported in the commands.
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from adadp.app.cli.options import config_of, config_options, given_options
+from adadp.app.cli.progress import feature_bar, training_bar
+from adadp.errors import InputError, Interrupted
+
+if TYPE_CHECKING:
+    from adadp.app.config import TrainConfig
+    from adadp.app.train import TrainResult
+
+
+@click.command()
+@config_options
+@click.option("--out", type=click.Path(file_okay=False), help="Folder for the model, certificate, ledger, metrics.")
+@click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
+@click.option("--resume", type=click.Path(file_okay=False), help="Resume the run in this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
+def train(out: str | None, config_file: str | None, resume: str | None, as_json: bool, **flags: Any) -> None:
+    """Train a model privately, and certify it.
+
+    \b
+    adadp train --data cancer --epsilon 2 --delta 1e-4 --out runs/cancer
+    adadp train --data mnist --epsilon 2 --out runs/mnist
+    adadp train --data mnist --features pca:dim=60,noise_multiplier=7 --model mnist-mlp --epsilon 2 --delta 1e-5 --json
+    adadp train --data table:people.csv --schema people.toml --epsilon 1 --delta 1e-6 --out runs/people
+    adadp train --resume runs/mnist
+    """
+    from adadp.app import resolve
+
+    given = given_options(flags)
+    try:
+        with training_bar(quiet=as_json) as watch, feature_bar() as progress:
+            if resume is not None:
+                _only_resume(given, out, config_file)
+                result = resolve.resume(resume, watch=watch, progress=progress)
+            else:
+                config = config_of(given, config_file)
+                _require_out(config, out)
+                result = resolve.start(config, out, watch=watch, progress=progress)
+    except Interrupted as stopped:
+        click.echo(f"{stopped.what} {stopped.fix}".strip(), err=True)
+        sys.exit(130)
+    except KeyboardInterrupt:
+        place = resume or out
+        again = f" If the run had begun, go on with: adadp train --resume {place}" if place else ""
+        click.echo(f"Interrupted at once, before the step at hand was finished.{again}", err=True)
+        sys.exit(130)
+    _show(result, as_json)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+def verify(folder: str, as_json: bool) -> None:
+    """Check a finished run: its ledger, its model, and epsilon computed again. Exit code 1 if anything is wrong.
+
+    A run with a seed verifies as what it is, a rehearsal. Whoever can write the folder can write all of it anew, which
+    this cannot tell: keep the digest of a certificate elsewhere to pin it.
+    """
+    from adadp.app.report.certificate import plain_words, stated
+    from adadp.app.runs import RunFolder
+    from adadp.app.train import Check, verify_run
+
+    try:
+        run = RunFolder.open(folder)
+        checks = verify_run(run)
+    except InputError as error:
+        if not (Path(folder) / "config.toml").is_file():
+            raise
+        checks = [Check("configuration", False, str(error))]
+    passed = all(check.passed for check in checks)
+    if as_json:
+        rows = [{"check": each.name, "passed": each.passed, "detail": each.detail} for each in checks]
+        certificate = run.certificate() if passed else None
+        said = {} if certificate is None else stated(certificate)
+        click.echo(json.dumps({"verified": passed, **said, "checks": rows}))
+    else:
+        for each in checks:
+            click.echo(f"{'ok  ' if each.passed else 'FAIL'}  {each.name}: {each.detail}")
+        certificate = run.certificate() if passed else None
+        click.echo("This run does NOT verify." if certificate is None else plain_words(certificate))
+    sys.exit(0 if passed else 1)
+
+
+def _require_out(config: TrainConfig, out: str | None) -> None:
+    from adadp.app.owndata import is_own
+
+    if out is None and is_own(config.data):
+        raise InputError(
+            "A run on data of your own needs a folder.",
+            why="It would spend epsilon, and leave neither the model nor the record of what was spent.",
+            fix="Pass --out.",
+        )
+
+
+def _only_resume(given: dict[str, Any], out: str | None, config_file: str | None) -> None:
+    others = [*given, *(["out"] if out else []), *(["config"] if config_file else [])]
+    if others:
+        raise InputError(
+            f"--resume was given together with {', '.join('--' + name.replace('_', '-') for name in others)}.",
+            why="A run goes on as it was planned and charged; nothing about it can change.",
+            fix="Leave the other options out.",
+        )
+
+
+def _show(result: TrainResult, as_json: bool) -> None:
+    from adadp.app.report.certificate import stated
+
+    plan, certificate = result.plan, result.certificate
+    if as_json:
+        summary = {
+            **stated(certificate),
+            "test_accuracy": result.test_accuracy,
+            "balanced_accuracy": result.balanced_accuracy,
+            "delta": certificate["delta"],
+            "noise_multiplier": plan.noise_multiplier_at(0),
+            "steps": certificate["steps_done"],
+            "seconds": result.seconds,
+            "method": certificate["method"],
+            "features": [] if "features" not in certificate else certificate["features"]["stages"],
+            "out": None if result.out is None else str(result.out),
+        }
+        click.echo(json.dumps(summary))
+        return
+    click.echo(result.describe())
+    if result.test_accuracy is not None:
+        click.echo(f"Test accuracy {result.test_accuracy:.4f} after at most {result.seconds} s.")
+    if result.out is not None:
+        click.echo(
+            f"Everything is in {result.out}, with a page to read: report.html. Check it with: adadp verify {result.out}"
+        )
+    else:
+        click.echo("Nothing of it was kept: pass --out to have the model, its certificate and a page.")

@@ -1,0 +1,175 @@
+"""Directions in which all records are alike are shortened, so that they do not use up the clip bound.
+
+Features of real data have a few directions (their mean above all) with most of their length. A record's gradient is as
+long as its features, so what is clipped and what sets the noise is spent on these few; the many directions that tell
+classes apart get noise made for the long ones. This stage multiplies the component of a record in each direction that
+stands out by sqrt(edge / eigenvalue): the length it would have if the direction were as long as the longest that cannot
+be told from noise.
+
+**What is released.** The second moment of the records at unit norm (``covariance``), in at most ``size`` coordinates:
+the whole record if it has no more numbers, else, for feature maps, the lowest frequencies of the cosine transform over
+the map, the same for every channel, as many as fit. The transform is orthonormal and known before the data, so that a
+record's norm only falls and the bound of 1 stays. Directions and eigenvalues above the edge of noise follow for free.
+
+==========================================  =========================================================================
+a flat record longer than ``size``          ``InputError``
+no direction stands out of the noise        records pass unchanged
+a zero record                               stays zero; a non-finite one becomes zero
+records of any dtype                        float32 features, of norm at most 1
+==========================================  =========================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from adadp import checks
+from adadp.app.features.base import NO_OPPOSITES, ReleasedStage, Shape
+from adadp.app.features.covariance import (
+    COVARIANCE_BOUND,
+    LARGEST,
+    covariance_query,
+    directions,
+    noise_edge,
+    unit_rows,
+)
+from adadp.errors import InputError
+
+_DEFAULT_SIZE = 2048
+_MOST = 256
+"""Directions kept at most: what a run has to store."""
+
+
+@dataclass(frozen=True)
+class Equalise(ReleasedStage):
+    """``equalise:noise_multiplier=20``: the directions that stand out are shortened, by a release with noise
+    ``sigma``.
+    """
+
+    noise_multiplier: float | None = None
+    """None: not chosen yet. A run chooses it from its target epsilon."""
+    size: int = _DEFAULT_SIZE
+    """Coordinates in which directions are looked for, at most."""
+
+    name: ClassVar[str] = "equalise"
+    budget_share: ClassVar[float] = 0.2
+    replaced: ClassVar[float] = NO_OPPOSITES
+
+    def __post_init__(self) -> None:
+        if self.noise_multiplier is not None:
+            why = "Without noise the covariance would be released as it is."
+            object.__setattr__(
+                self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier, why=why)
+            )
+        size = checks.count("size", self.size, minimum=2, why="A covariance needs two coordinates.")
+        if size > LARGEST:
+            raise InputError(f"size must be at most {LARGEST}, got {size}.", why="The covariance would not fit.")
+        object.__setattr__(self, "size", size)
+
+    def __str__(self) -> str:
+        given = {"noise_multiplier": self.noise_multiplier, "size": None if self.size == _DEFAULT_SIZE else self.size}
+        options = ",".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+        return f"{self.name}:{options}" if options else self.name
+
+    def with_noise(self, noise_multiplier: float) -> Equalise:
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    @property
+    def l2_bound(self) -> float:
+        return COVARIANCE_BOUND
+
+    def output_shape(self, shape: Shape) -> Shape:
+        self._frequencies(shape)
+        return shape
+
+    def query(self, records: Tensor) -> dict[str, Tensor]:
+        shape = tuple(records.shape[1:])
+        basis = self._basis(shape).to(records.device)
+
+        def rows_of(chunk: Tensor) -> Tensor:
+            rows = unit_rows(chunk.reshape(len(chunk), -1).double())
+            return (rows.view(len(chunk), -1, basis.shape[1]) @ basis.T).flatten(1)
+
+        return covariance_query(records, math.prod(shape) // basis.shape[1] * basis.shape[0], rows_of)
+
+    def learned(self, released: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:
+        basis = self._basis(shape)
+        values = math.prod(shape) // basis.shape[1] * basis.shape[0]
+        eigenvalues, vectors = directions(released, values)
+        edge = noise_edge(self.known_noise_multiplier * self.l2_bound, values)
+        found = min(int((eigenvalues > edge).sum()), _MOST)
+        rows = vectors[:, :found].T.reshape(found, values // basis.shape[0], basis.shape[0]) @ basis
+        factors = (edge / eigenvalues[:found]).sqrt()
+        return {"directions": rows.flatten(1).float().contiguous(), "factors": factors.float()}
+
+    def module(self, learned: Mapping[str, Tensor]) -> nn.Module:
+        return Equalised(learned["directions"], learned["factors"])
+
+    def _frequencies(self, shape: Shape) -> int:
+        """How many of the map's frequencies are looked at; 1 for a flat record, whose map is a point."""
+        values = math.prod(shape)
+        if len(shape) <= 1 or values <= self.size:
+            if values > self.size:
+                raise InputError(
+                    f"equalise cannot read flat records of {values} values.",
+                    why=f"It looks for directions in {self.size} coordinates.",
+                    fix=f"Pass size of at least {values}, up to {LARGEST}, or put a stage before it that makes fewer.",
+                )
+            return math.prod(shape[1:]) if len(shape) > 1 else 1
+        return self._fitting(shape)
+
+    def _fitting(self, shape: Shape) -> int:
+        fitting = self.size // shape[0]
+        if not fitting:
+            raise InputError(
+                f"equalise cannot read records of {shape[0]} channels.",
+                why=f"It looks for directions in {self.size} coordinates, at least one per channel.",
+                fix=f"Pass size of at least {shape[0]}.",
+            )
+        return min(fitting, math.prod(shape[1:]))
+
+    def _basis(self, shape: Shape) -> Tensor:
+        """The lowest frequencies over the map as orthonormal rows, of as many numbers as a channel has."""
+        sides = shape[1:] if len(shape) > 1 else (1,)
+        waves = [_cosines(side) for side in sides]
+        places = sorted(torch.cartesian_prod(*map(torch.arange, sides)).reshape(-1, len(sides)).tolist(), key=sum)
+        rows = []
+        for place in places[: self._frequencies(shape)]:
+            row = torch.ones(1, dtype=torch.float64)
+            for wave, frequency in zip(waves, place, strict=True):
+                row = torch.outer(row, wave[frequency]).flatten()
+            rows.append(row)
+        return torch.stack(rows)
+
+
+class Equalised(nn.Module):
+    """Scale to unit norm, multiply the component in each direction by its factor: record by record."""
+
+    directions: Tensor
+    factors: Tensor
+
+    def __init__(self, directions: Tensor, factors: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("directions", directions)
+        self.register_buffer("factors", factors)
+
+    def forward(self, records: Tensor) -> Tensor:
+        # In double precision, so that the place of a record in a batch does not show in single precision.
+        rows = unit_rows(records.flatten(1).double())
+        found = self.directions.double()
+        shorter = rows + (rows @ found.T * (self.factors.double() - 1)) @ found
+        return shorter.reshape(records.shape).float()
+
+
+def _cosines(side: int) -> Tensor:
+    """The orthonormal cosine transform (DCT-II) of ``side`` numbers; a row per frequency, lowest first."""
+    places = torch.arange(side, dtype=torch.float64)
+    waves = torch.cos(math.pi / side * torch.outer(places, places + 0.5)) * math.sqrt(2 / side)
+    waves[0] /= math.sqrt(2)
+    return waves

@@ -1,0 +1,1 @@
+"""Optimizers by name, and two step rules of the papers."""

@@ -1,0 +1,199 @@
+"""The page of a comparison, from its results.json.
+
+runs with seeds                       rehearsals: says so first, and every epsilon is that of a run without a seed
+one seed                              means without a spread; no test, and the headline claims no winner
+a winner by the mean alone            "no difference shown": a paired test has to support it (Holm, 5 %)
+two cases that are no pair            "not tested": their budgets differ, or their epsilon was found by looking
+runs without a seed (own data)        no word of seeds: the runs are independent
+a case that is not private            dashed, marked, and never a winner
+an epsilon that rules out little      the badge counts such cases, as a warning
+one epsilon only                      dots by case in place of curves against epsilon
+noise given in place of a budget      the epsilon that was certified stands in for the budget
+runs looked at once only              no curves by epoch
+a case without a finished run         a dash in the table, and in no chart
+results of another format             ``InputError``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adadp.app.report.certificate import small
+from adadp.app.report.detection import rules_out_little
+from adadp.app.report.html.comparison_charts import Styles, budget_of, by_epoch, by_epsilon, by_spending, styles_of
+from adadp.app.report.html.comparison_tables import LEVEL, Case, Results, commands, failed, means, smallest, tests
+from adadp.app.report.html.formatting import REHEARSALS, duration, number, percent
+from adadp.app.report.html.page import Figure, KeyFigures, Page, Part, Section, Tone, Words
+from adadp.errors import InputError
+
+FORMAT = 2
+
+Pair = Mapping[str, Any]
+
+
+def comparison_page(results: Results) -> Page:
+    """The page of a comparison with these ``results``."""
+    if not isinstance(results, Mapping) or results.get("format") != FORMAT:
+        raise InputError(
+            "These are no results of a comparison that this version reads.",
+            why=f"Their format is not {FORMAT}.",
+            fix="Run the comparison again.",
+        )
+    cases, styles = results["cases"], styles_of(results["cases"])
+    done = [each for each in cases if each["mean"] is not None]
+    unsafe = [each for each in cases if each["not_private"] is not None]
+    verdicts = [verdict for epsilon in _budgets(done) for verdict in _verdicts(results, epsilon)]
+    status, tone = _badge(results, len(unsafe))
+    sections = [
+        Section("Accuracy at equal budget", (*by_epsilon(done, styles), means(cases)), _equal(results)),
+        *tests(results),
+        *smallest(results),
+        *_curves(done, styles),
+        Section("Privacy of the comparison itself", (*_unsafe(unsafe), _total(results))),
+        *failed(results),
+        Section("Run it again", commands(results)),
+    ]
+    return Page(
+        title=results["title"],
+        kicker=f"Comparison on {results['data']}",
+        headline=results["title"],
+        status=status,
+        tone=tone,
+        lead=(*([REHEARSALS] if results["rehearsal"] else []), *verdicts),
+        figures=KeyFigures(tuple(_figures(results))),
+        sections=tuple(sections),
+        made_with=f"Made with {results['made_with']}.",
+    )
+
+
+def _badge(results: Results, unsafe: int) -> tuple[str, Tone]:
+    """The verdict on all guarantees in a few words, of which the worst counts."""
+    cases, delta = results["cases"], results["delta"] or 0.0
+    if results["rehearsal"]:
+        return "REHEARSALS, NOT FOR RELEASE", "warn"
+    if unsafe:
+        return f"{unsafe} OF {len(cases)} CASES NOT PRIVATE", "warn"
+    weak = [each for each in cases if any(rules_out_little(run["epsilon"], delta) for run in each["runs"])]
+    return (f"ALL CASES PRIVATE, {len(weak)} WEAKLY", "warn") if weak else ("ALL CASES PRIVATE", "good")
+
+
+def _budgets(cases: Sequence[Case]) -> list[float | None]:
+    return list(dict.fromkeys(each["epsilon"] for each in cases if each["not_private"] is None))
+
+
+def _at(epsilon: float | None) -> str:
+    return "With the noise that was given" if epsilon is None else f"At epsilon {number(epsilon)}"
+
+
+def _verdicts(results: Results, epsilon: float | None) -> list[str]:
+    """Who is ahead at ``epsilon``, as far as the paired tests go: a line for cases that were tested against others."""
+    known = (each for each in results["cases"] if each["mean"] is not None)
+    cases = [each for each in known if each["not_private"] is None and each["epsilon"] == epsilon]
+    pairs = [pair for pair in results["pairs"] if pair["epsilon"] == epsilon]
+    groups = _tested_together(cases, pairs)
+    where, alone = _at(epsilon), [group[0] for group in groups if len(group) == 1]
+    lines = [f"{where}: {_verdict(group, pairs, alone=len(groups) == 1)}" for group in groups if len(group) > 1]
+    if alone:
+        reached = ", ".join(f"{each['name']} reaches {percent(each['mean'])}" for each in alone)
+        lines.append(f"{where}: {reached}{'' if len(cases) == 1 else '; not tested'}.")
+    return lines
+
+
+def _tested_together(cases: Sequence[Case], pairs: Sequence[Pair]) -> list[list[Case]]:
+    """``cases`` in groups: within one, each is in a pair with some other of it. There are no pairs between groups."""
+    groups: list[list[Case]] = []
+    for case in cases:
+        joined, apart = [case], []
+        for group in groups:
+            if any(_pair_of(pairs, case["name"], each["name"]) for each in group):
+                joined = [*group, *joined]
+            else:
+                apart.append(group)
+        groups = [*apart, joined]
+    return groups
+
+
+def _verdict(cases: Sequence[Case], pairs: Sequence[Pair], *, alone: bool) -> str:
+    """Who is ahead among ``cases``; ``alone``: there are no others at their budget."""
+    best = max(cases, key=lambda each: float(each["mean"]))
+    name, mean = best["name"], percent(best["mean"])
+    found: dict[str, list[str]] = {"ahead": [], "not shown": [], "not tested": []}
+    for other in (each["name"] for each in cases if each is not best):
+        pair = _pair_of(pairs, name, other)
+        result = "not tested" if pair is None else "ahead" if _is_shown(pair, name) else "not shown"
+        found[result].append(other)
+    beaten, rest, untested = (", ".join(names) for names in found.values())
+    if alone and not rest and not untested:
+        return f"{name} is best, with {mean}."
+    if alone and not beaten and not untested:
+        return f"no difference to the best mean shown ({name}, {mean})."
+    parts = [f"no difference shown to {rest}"] if rest else []
+    parts += [f"not tested against {untested}"] if untested else []
+    if beaten:
+        return "; ".join([f"{name} ({mean}) is ahead of {beaten}", *parts]) + "."
+    return f"{name} ({mean}): {'; '.join(parts)}."
+
+
+def _pair_of(pairs: Sequence[Pair], name: str, other: str) -> Pair | None:
+    """The pair of the two, whichever way round it is listed."""
+    return next((pair for pair in pairs if {pair["name"], pair["over"]} == {name, other}), None)
+
+
+def _is_shown(pair: Pair, name: str) -> bool:
+    """Whether the test of ``pair`` supports that ``name`` is ahead in it."""
+    if pair["p_holm"] is None or pair["p_holm"] >= LEVEL:
+        return False
+    return bool(pair["gain"] > 0 if pair["name"] == name else pair["gain"] < 0)
+
+
+def _figures(results: Results) -> list[Figure]:
+    cases = results["cases"]
+    names = dict.fromkeys(each["name"] for each in cases)
+    seconds = sum(float(run["seconds"]) for each in cases for run in each["runs"])
+    figures = [
+        Figure("Methods", str(len(names)), ", ".join(names) if len(names) <= 4 else ""),
+        Figure(
+            "Runs", str(sum(len(each["runs"]) for each in cases)), f"{len(results['seeds'])} for each case and budget"
+        ),
+        Figure("Training time", f"\u2264 {duration(seconds)}", "all runs together"),
+    ]
+    if results["failed"]:
+        figures.append(Figure("Failed runs", str(len(results["failed"])), "left out of every figure", "bad"))
+    return figures
+
+
+def _equal(results: Results) -> str:
+    shared = [
+        f"delta = {small(results['delta'])}" if results["delta"] is not None else "",
+        f"{results['neighbours']} neighbours" if results["neighbours"] else "",
+        f"{results['sampling']} sampling" if results["sampling"] else "",
+    ]
+    kept = [each for each in shared if each]
+    if not kept:
+        return ""
+    unsafe = any(case["not_private"] is not None for case in results["cases"])
+    text = f"At one epsilon all {'private ' if unsafe else ''}cases have the same budget, with {', '.join(kept)}."
+    return f"{text} The others have the noise of a private one, and no guarantee." if unsafe else text
+
+
+def _curves(cases: Sequence[Case], styles: Styles) -> list[Section]:
+    charts: list[Part] = []
+    for place, epsilon in enumerate(dict.fromkeys(budget_of(each) for each in cases), 1):
+        same = [each for each in cases if budget_of(each) == epsilon]
+        budget = "" if epsilon is None else f", epsilon {number(epsilon)}"
+        drawn = (make(same, styles, place, budget) for make in (by_epoch, by_spending))
+        charts += [chart for chart in drawn if chart is not None]
+    return [Section("On the way", tuple(charts), "Means over the runs.")] if charts else []
+
+
+def _unsafe(cases: Sequence[Case]) -> list[Part]:
+    if not cases:
+        return []
+    reasons = dict.fromkeys(f"{each['name']}: {each['not_private'] or 'no noise was added'}" for each in cases)
+    return [Words(tuple(reasons), "Not private", "bad", listed=True)]
+
+
+def _total(results: Results) -> Words:
+    tone: Tone = "plain" if results["public"] else "warn"
+    return Words((results["total"]["text"],), "All runs looked at the same records", tone)

@@ -1,0 +1,260 @@
+"""Looks at public test data. They cost nothing, and are checked before anything else is spent."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import torch
+from torch import Tensor, nn
+
+from adadp.app.runs import Evaluated
+from adadp.errors import InputError
+from adadp.input_bound import InputBound
+from adadp.losses import Loss, binary_cross_entropy, check_labels, cross_entropy
+from adadp.records import Data, Records, placed
+
+Evaluate = Callable[[nn.Module], float]
+
+Confusion = tuple[tuple[int, ...], ...]
+"""How many records of which class (a row) the model takes for which (a column)."""
+
+MOST_CLASSES = 200
+"""With more classes a confusion matrix is not made: nobody reads it, and its size is their square."""
+
+_AT_ONCE = 1000
+
+_COPIES, _FEW, _SPREADS = 0.1, 5, 6
+"""A share of copies, and beside it a number and so many standard deviations, up to which nothing is said."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRecords:
+    """Records to look at a classifier with; made by :func:`accuracy_on`. Called with a model: the share it gets right.
+
+    The model is in evaluation mode meanwhile, and in its own modes again afterwards.
+    """
+
+    features: Tensor
+    labels: Tensor
+    loss: Loss
+    classes: int
+    device: torch.device
+    dtype: torch.dtype | None
+    bound: InputBound
+
+    def __call__(self, model: nn.Module) -> float:
+        right = self._total(model, lambda found, labels: (found == labels).sum())
+        return int(right) / self.labels.numel()
+
+    def confusion(self, model: nn.Module) -> Confusion | None:
+        """What the model takes the records of each class for; a row is a true class.
+
+        The sum of the diagonal over the sum of all is the share that is right, to the last bit.
+
+        =============================================  ===================================================
+        a class without records                        a row of zeros
+        several labels to a record                     each is counted
+        more than ``MOST_CLASSES`` classes             None
+        labels that are probabilities, not classes     None
+        =============================================  ===================================================
+        """
+        size = self.classes
+        whole = self.labels.long()
+        if size > MOST_CLASSES or bool((whole != self.labels).any()) or int(whole.max()) >= size:
+            return None
+        cells = size * size
+        counts = self._total(model, lambda found, true: torch.bincount(true.long() * size + found, minlength=cells))
+        return tuple(tuple(row) for row in counts.reshape(size, size).tolist())
+
+    def _total(self, model: nn.Module, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The sum of what ``of`` makes of the classes found and the true ones, a part of the records at a time."""
+        total = torch.zeros((), dtype=torch.long)
+        parts = (torch.split(part, _AT_ONCE) for part in (self.features, self.labels))
+        with _evaluating(model), torch.no_grad():
+            for features, labels in zip(*parts, strict=True):
+                scores = model(self.bound(placed(features, self.device, self.dtype)))
+                found = scores.argmax(1) if self.loss is cross_entropy else (scores > 0).long()
+                total = total + of(found.cpu().reshape(labels.shape).flatten(), labels.cpu().flatten())
+        return total
+
+
+def share_right(confusion: Confusion) -> float:
+    """The accuracy that a confusion matrix tells."""
+    return sum(row[place] for place, row in enumerate(confusion)) / sum(map(sum, confusion))
+
+
+def accuracy_on(
+    test: tuple[Tensor, Tensor],
+    loss: Loss,
+    classes: int | None,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    *,
+    bound: InputBound | None = None,
+) -> LabelledRecords:
+    """The share of ``test`` a classifier gets right, for the losses that train one; within ``bound``, as in training.
+
+    ==============================================  ==================================================================
+    a loss that trains no classifier                ``InputError``: pass ``evaluate`` in place of ``test``
+    no records, or not as many labels as features   ``InputError``
+    labels that are no classes of the model         ``InputError``
+    ==============================================  ==================================================================
+    """
+    if classes is None or loss not in (cross_entropy, binary_cross_entropy):
+        raise InputError(
+            "Accuracy on test data is known for cross-entropy losses only.",
+            fix="Pass evaluate=, a function of the model that returns a number, in place of test.",
+        )
+    check_pair(test, "test")
+    check_labels(test[1], classes, "test")
+    return LabelledRecords(test[0], test[1], loss, classes, device, dtype, InputBound() if bound is None else bound)
+
+
+def refuse_training_records(data: Data, public: tuple[Tensor, Tensor] | None, called: str = "test") -> None:
+    """Refuse ``public`` records, called test or validation data, many of which are records of ``data``.
+
+    Where both are samples of one population, a record of one has an equal in the other about as often as it has a twin
+    in its own sample (Good 1953): tables of few columns have many. So with t the larger share of twins in the two,
+    of m records t m are expected in the other sample. What goes beyond is a copy. Refused are more of them than a tenth
+    of the (1 - t) m others, 5, and six standard deviations of the count; and the same records in any order.
+
+    ==================================================  ==============================================================
+    a file, and a copy of it, reordered or not          refused
+    test records with all of the training data in them  refused, however many others there are
+    five or fewer copies                                go unnoticed: the refusal must not tell of a single record
+    tables in which almost all rows have twins          refused only if they are the same records
+    records that were changed a little                  go unnoticed, as do those an ``evaluate`` function reads
+    records that are no tuples of tensors               are not compared
+    ==================================================  ==============================================================
+    """
+    ours = _counted(data) if _is_pair(public) else None
+    if ours is None or public is None:
+        return
+    theirs = Counter(_digests(*public))
+    twins = max(_share_of_twins(ours), _share_of_twins(theirs))
+    if ours == theirs or _has_copies(ours, theirs, twins) or _has_copies(theirs, ours, twins):
+        raise InputError(
+            f"Many of the {called} records are training records.",
+            why=f"What is measured on {called} data is told without noise: of private records nobody would pay for it.",
+            fix=f"Give {called} data that is public and was not trained on, or none.",
+        )
+
+
+def _counted(data: Data) -> Counter[bytes] | None:
+    """How often each record of ``data`` occurs; None where records have no first and last tensor."""
+    records, counts = Records(data), Counter[bytes]()
+    for indices in torch.split(torch.arange(len(records)), _AT_ONCE):
+        batch = records.batch(indices)
+        if len(batch) < 2 or not all(isinstance(part, Tensor) for part in (batch[0], batch[-1])):
+            return None
+        counts.update(_digests(batch[0], batch[-1]))
+    return counts
+
+
+def _digests(values: Tensor, labels: Tensor) -> Iterator[bytes]:
+    """A digest of each record, the same for equal numbers of another type and for 0 with either sign."""
+    for parts in zip(torch.split(values, _AT_ONCE), torch.split(labels, _AT_ONCE), strict=True):
+        rows = torch.cat([part.detach().cpu().reshape(len(part), -1).float() for part in parts], dim=1)
+        yield from (blake2b(row, digest_size=16).digest() for row in (rows + 0.0).numpy())
+
+
+def _share_of_twins(counts: Counter[bytes]) -> float:
+    """The share of records that occur more than once."""
+    return sum(count for count in counts.values() if count > 1) / counts.total()
+
+
+def _has_copies(sample: Counter[bytes], other: Counter[bytes], twins: float) -> bool:
+    """Whether more records of ``sample`` are in ``other`` than chance explains."""
+    size = sample.total()
+    found = sum(count for record, count in sample.items() if record in other)
+    spread = math.sqrt(twins * (1 - twins) * size * (1 + size / other.total()))
+    return found - twins * size > _COPIES * (1 - twins) * size + _FEW + _SPREADS * spread
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A number that ``measure`` computes for a model from public data, under its own ``name`` and with its range.
+
+    Pass it to ``fit`` as ``evaluate``. The model is in evaluation mode meanwhile, and in its own modes afterwards.
+
+    ==========================================  ======================================================================
+    a value outside of ``low`` to ``high``      ``InputError``: the range, or the function, is not what was meant
+    not a number (NaN)                          is kept as unknown
+    nothing that is a number                    ``InputError``
+    no name, or one of more than a line         ``InputError``
+    ==========================================  ======================================================================
+    """
+
+    measure: Evaluate
+    name: str
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name.strip() and self.name.isprintable()):
+            raise InputError(f"{self.name!r} is no name for an evaluation.", fix='Pass a short text, such as "AUC".')
+        ends = [each for each in (self.low, self.high) if each is not None]
+        if not all(map(math.isfinite, ends)) or ends != sorted(set(ends)):
+            raise InputError(
+                f"{self.low} to {self.high} is no range.", fix="Pass the smaller number as low, or leave an end out."
+            )
+
+    def __call__(self, model: nn.Module) -> Evaluated:
+        with _evaluating(model):
+            found = self.measure(model)
+        try:
+            value = float(found)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"evaluate returned {type(found).__name__}, not a number.", fix="Return a float, such as an AUC."
+            ) from error
+        result = Evaluated(self.name, None if math.isnan(value) else value, self.low, self.high)
+        below = self.low is not None and value < self.low
+        if below or (self.high is not None and value > self.high):
+            raise InputError(
+                f"evaluate returned {value:g}, and the range of {self.name} is {result.span}.",
+                fix="Correct the function, or the range it was given.",
+            )
+        return result
+
+
+def named(evaluate: Evaluate | Evaluation) -> Evaluation:
+    """``evaluate`` with a name: that of the function, where it was given none."""
+    if isinstance(evaluate, Evaluation):
+        return evaluate
+    function = getattr(evaluate, "func", evaluate)  # of a functools.partial
+    found = getattr(function, "__name__", type(function).__name__)
+    return Evaluation(evaluate, "evaluation" if found == "<lambda>" else found)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def check_pair(records: object, name: str) -> None:
+    """Refuse ``records`` (the argument ``name``) that are no features and labels."""
+    if not _is_pair(records):
+        other = ", or evaluate=, a function of the model" if name == "test" else ""
+        raise InputError(
+            f"The {name} data must be a pair of tensors, features and class numbers, of the same length above 0.",
+            fix=f"Pass {name}=(features, labels){other}.",
+        )
+
+
+def _is_pair(test: object) -> bool:
+    if not isinstance(test, (tuple, list)) or len(test) != 2 or not all(isinstance(part, Tensor) for part in test):
+        return False
+    features, labels = test
+    return features.dim() > 0 and labels.dim() > 0 and len(features) == len(labels) > 0 and not labels.is_complex()

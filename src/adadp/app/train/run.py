@@ -1,0 +1,346 @@
+"""The loop: one private step after the other, looks, checkpoints, and what is written in the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadp.accounting import Filter, accountant
+from adadp.accounting import Status as Proof
+from adadp.app.config import TrainConfig
+from adadp.app.optimizers.building import check_noise, tell_noise
+from adadp.app.report.certificate import make_certificate, model_metadata
+from adadp.app.report.html import write_report
+from adadp.app.runs import Evaluated, RunFolder, coarse_seconds
+from adadp.app.train import checkpoints
+from adadp.app.train.averaging import WeightAverage
+from adadp.app.train.checkpoints import Paid
+from adadp.app.train.evaluation import Confusion, Evaluation, LabelledRecords, share_right
+from adadp.app.train.planning import notes_of, rate_of
+from adadp.app.train.rehearsal import refuse_broken, rehearse
+from adadp.app.train.result import Status, TrainResult
+from adadp.app.train.stopping import stop_requests
+from adadp.app.train.tensorboard import Board
+from adadp.app.train.validation_noise import Looks
+from adadp.errors import AdaDPError, BudgetExceeded, Interrupted
+from adadp.events import Event
+from adadp.ledger import read_ledger
+from adadp.methods import parse_method
+from adadp.plan import Plan
+from adadp.schedules import parse_schedule
+from adadp.step import PrivateGradients
+
+Watch = Callable[[Status], None]
+
+
+class Run:
+    """One run in this process: everything that changes while it goes on."""
+
+    def __init__(
+        self,
+        private: PrivateGradients,
+        optimizer: torch.optim.Optimizer,
+        config: TrainConfig,
+        *,
+        folder: RunFolder | None,
+        evaluate: LabelledRecords | Evaluation | None,
+        watch: Watch | None,
+        looks: Looks | None = None,
+        budget: Filter | None = None,
+    ) -> None:
+        """``looks`` and ``budget`` belong to noise that is chosen on the way: who chooses it, and what it may spend."""
+        check_noise(optimizer, private)
+        rehearse(private, optimizer, config)
+        self.private, self.optimizer, self.config = private, optimizer, config
+        self.model = private.model
+        self.average = None if config.ema is None else WeightAverage(self.model, config.ema)
+        self.looks, self.budget = looks, budget
+        self.board: Board | None = None
+        self.folder, self.evaluate, self.watch = folder, evaluate, watch
+        self.rate = rate_of(config)
+        self.private_method = parse_method(config.method).not_private is None
+        self.paid = Paid(self.plan, {}, 0)
+        self.lost = 0
+        """Steps that were paid and are not in the model."""
+        self.accuracy: float | None = None
+        self.evaluation: Evaluated | None = None
+        self.validation_accuracy: float | None = None
+        self.every = config.checkpoint_every or max(1, self.plan.steps // 10)
+        self._before, self._started = 0.0, time.perf_counter()
+        self._clean, self._whole = False, True
+
+    @property
+    def plan(self) -> Plan:
+        """The plan; of noise that is chosen on the way, as far as it is known."""
+        return self.private.plan
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds spent on the run, in this process and in earlier ones up to the checkpoint."""
+        return self._before + time.perf_counter() - self._started
+
+    def begin(self) -> None:
+        """Save the run before anything is charged, so that whatever happens later there is something to go on from."""
+        self.checkpoint(clean=False)
+
+    def resume(self) -> None:
+        """Take up the last checkpoint; see ``checkpoints`` for what happens to the steps after it."""
+        folder, private = self.folder, self.private
+        assert folder is not None
+        found = checkpoints.load(folder, private.ledger)
+        if found is None:
+            self.begin()
+            return
+        looks, others = self.looks, list[Event]()
+        if looks is not None:
+            looks.restore(**found.state["looks"], private=private)
+            charge = looks.charge(private)
+            others = [] if charge is None else [charge] * len(looks.values)
+        elif self.plan.adaptive:
+            private.plan = self.plan.with_noise(parse_schedule(found.state["noise"]))
+        paid = Paid(self.plan, private.ledger.charges, found.step, others)
+        checkpoints.restore(found, private, self.optimizer, self.average)
+        folder.rewind_metrics(found.step)
+        self._before, self.lost, self._clean = (found.state[name] for name in ("elapsed", "lost", "clean"))
+        if private.source.reproducible:
+            self.paid = paid
+            return
+        next_step = paid.after(self.plan, found.step, clean=found.state["clean"])
+        if next_step > found.step:
+            self.lost += next_step - found.step
+            private.restore(private.state() | {"step": next_step, "lots": {}}, nothing_since=True)
+            if looks is not None and next_step < self.plan.steps:
+                looks.skip_to(private)
+
+    def loop(self) -> None:
+        """Go on to the end of the plan, or until somebody asks to stop (``Interrupted``)."""
+        self._started = time.perf_counter()
+        private, steps = self.private, self.plan.steps
+        with stop_requests() as stop:
+            if self._clean and private.step < steps:
+                self.checkpoint(clean=False)
+            spent = not self.look()  # one that failed is made up for
+            while private.step < steps and not stop.is_set() and not spent:
+                try:
+                    spent = not self.step()
+                    if spent:
+                        break
+                    spent = not self.look()
+                    self.tell()
+                    if spent:
+                        break
+                except Exception:
+                    if self._whole:  # nothing came out that is not in the model: worth keeping
+                        with suppress(AdaDPError):
+                            self.checkpoint(clean=True)
+                    raise
+                if private.step % self.every == 0 and private.step < steps:
+                    self.checkpoint(clean=False)
+            self.checkpoint(clean=True)
+            if stop.is_set() and private.step < steps and not spent:
+                raise self.stopped()
+
+    def step(self) -> bool:
+        """One release, and one step of the optimizer. False: the budget is spent, as a filter may find on the way."""
+        private, plan, step = self.private, self.plan, self.private.step
+        self.refuse_broken()
+        if self.rate is not None:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rate.value_of(step, plan.epoch_of(step))
+        try:
+            private.release(paid=self.paid.take(plan.charge_at(step)))
+        except BudgetExceeded:
+            return False
+        finally:
+            self._whole = private.step == step  # else something came out, though it be half of what was to
+        tell_noise(self.optimizer, private)
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
+        self._whole = True
+        return True
+
+    def refuse_broken(self) -> None:
+        """Stop a run whose parameters are no longer finite: it could only spend."""
+        done = self.private.step
+        ledger = "The ledger of the run" if self.folder is None else str(self.folder.ledger_path)
+        refuse_broken(
+            self.model,
+            f"after {done} of {self.plan.steps} steps",
+            f"{ledger} holds what was spent, and it stays spent."
+            if self.private.ledger.charges
+            else "Nothing was spent.",
+        )
+
+    def look(self) -> bool:
+        """The end of an epoch, where the noise of the next one is chosen. False: the budget is spent by the look."""
+        plan, step = self.plan, self.private.step
+        if self.looks is None or step == plan.steps or not self.looks.is_due(self.private):
+            return True
+        try:
+            with self.judged():
+                self.validation_accuracy = self.looks.epoch_is_over(self.private, self.paid.take)
+        except BudgetExceeded:
+            return False
+        return True
+
+    def judged(self) -> AbstractContextManager[None]:
+        """Meanwhile the model has the weights it is judged by: their average, if there is one."""
+        return nullcontext() if self.average is None else self.average.looked_at()
+
+    def tell(self) -> None:
+        """What is logged and shown after a step."""
+        private, plan = self.private, self.plan
+        if plan.ends_epoch(private.step):
+            self.log()
+        if self.watch is not None:
+            shown = self.epsilon_so_far if self.private_method else _no_epsilon
+            rehearsal = self.config.seed is not None
+            self.watch(Status(private.step, plan.steps, self.accuracy, self.evaluation, shown, rehearsal))
+
+    def stopped(self) -> Interrupted:
+        """What is said to who asked to stop."""
+        what = f"Stopped after {self.private.step} of {self.plan.steps} steps."
+        if self.folder is None:
+            why = "The run has no folder, so it cannot be resumed."
+            return Interrupted(what, why=why, fix="Give it a folder to keep its work (out).")
+        again = "Call fit again with resume=True."
+        if self.config.data != "python":
+            again = f"Go on with: adadp train --resume {self.folder.path}"
+        return Interrupted(f"{what} Everything is saved in {self.folder.path}.", fix=again)
+
+    def log(self) -> None:
+        """The public figures at the end of an epoch."""
+        step = self.private.step
+        epoch = self.plan.epoch_of(step - 1) + 1
+        record: dict[str, Any] = {"step": step, "epoch": epoch}
+        proved = self.private_method and accountant(self.config.accountant).status is Proof.PROVED
+        stated = "epsilon" if self.config.seed is None else "epsilon_if_unseeded"
+        record[stated if proved else "claimed_epsilon"] = self.epsilon_so_far()
+        if self.budget is not None:
+            record |= {"budget_used": self.budget.used, "noise_multiplier": self.plan.noise_multiplier_at(step - 1)}
+            if self.validation_accuracy is not None:
+                record["validation_accuracy"] = self.validation_accuracy
+        every = self.config.evaluate_every
+        if self.evaluate is not None and every is not None and epoch % every == 0 and step < self.plan.steps:
+            with self.judged():
+                record |= self.looked()[0]
+        self.keep(record)
+
+    def keep(self, record: dict[str, Any]) -> None:
+        """Log ``record``, and show it where the run is shown; without a folder nothing."""
+        if self.folder is not None:
+            self.folder.log(record)
+        if self.board is not None:
+            self.board.show(record, self.plan)
+
+    def show_on(self, board: Board | None) -> None:
+        """Show on ``board``, if there is one, what has been logged, and from now on what is logged."""
+        self.board = board
+        if board is not None and self.folder is not None:
+            for record in self.folder.metrics():
+                board.show(record, self.plan)
+
+    def epsilon_so_far(self) -> float | None:
+        """What the ledger amounts to now, or the whole budget of a filter; None without noise."""
+        if self.budget is not None:
+            return self.budget.epsilon
+        if self.plan.noise is None or self.config.delta is None:
+            return None
+        return accountant(self.config.accountant).epsilon(self.private.ledger.event(), self.config.delta).epsilon
+
+    def checkpoint(self, *, clean: bool) -> None:
+        """Save everything; without a folder nothing."""
+        if self.folder is not None:
+            checkpoints.save(
+                self.folder,
+                self.private,
+                self.optimizer,
+                clean=clean,
+                elapsed=self.elapsed,
+                lost=self.lost,
+                looks=self.looks,
+                average=self.average,
+            )
+
+    def finish(
+        self,
+        record_unit: str | None,
+        notes: Iterable[str] = (),
+        learned: Mapping[str, Tensor] | None = None,
+        encoder: Mapping[str, Any] | None = None,
+    ) -> TrainResult:
+        """Measure, certify and save. A kill on the way leaves a checkpoint from which all of it is done again."""
+        seconds = coarse_seconds(self.elapsed)
+        self.refuse_broken()
+        if self.average is not None:
+            self.average.put_in()
+            notes = [*notes, self.average.note]
+        notes = [*notes, *notes_of(self.config, self.plan)]
+        found, confusion = self.looked()
+        folder = self.folder
+        if folder is not None and not any("final" in record for record in folder.metrics()):
+            if confusion is not None:
+                folder.write_confusion(_class_names(encoder, len(confusion)), confusion)
+            self.keep({"step": self.private.step, "final": True, **found, "seconds": seconds})
+        tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+        certificate = make_certificate(
+            config=self.config,
+            plan=self.plan,
+            ledger=read_ledger(self.private.ledger.path),
+            randomness=self.private.source.describe(),
+            model=tensors,
+            steps_done=self.private.step - self.lost,
+            steps_lost=self.lost,
+            record_unit=record_unit,
+            notes=[*self.private.notes, *notes],
+            learned=learned,
+            encoder=encoder,
+            budget=self.budget,
+            measured=None if folder is None else folder.measured_digests(),
+        )
+        if folder is not None:
+            folder.write_certificate(certificate)
+            folder.save_model(tensors, model_metadata(certificate))
+            folder.checkpoint_path.unlink(missing_ok=True)
+            write_report(folder.path)  # last: the run has finished, whatever becomes of its page
+        self.model.eval()
+        out = None if folder is None else folder.path
+        return TrainResult(
+            self.model,
+            self.model,
+            certificate,
+            self.accuracy,
+            seconds,
+            self.plan,
+            out,
+            confusion,
+            evaluation=self.evaluation,
+        )
+
+    def looked(self) -> tuple[dict[str, Any], Confusion | None]:
+        """One look at the test data: what is logged of it, and the confusion matrix if there is one."""
+        if self.evaluate is None:
+            return {}, None
+        if isinstance(self.evaluate, Evaluation):
+            self.evaluation = self.evaluate(self.model)
+            return {"evaluation": asdict(self.evaluation)}, None
+        confusion = self.evaluate.confusion(self.model)
+        self.accuracy = self.evaluate(self.model) if confusion is None else share_right(confusion)
+        return {"test_accuracy": self.accuracy}, confusion
+
+
+def _class_names(encoder: Mapping[str, Any] | None, classes: int) -> list[str]:
+    """As the schema of the user's own data calls the classes, or their numbers."""
+    known = [] if encoder is None else list(encoder.get("classes", ()))
+    return known if len(known) == classes else [str(number) for number in range(classes)]
+
+
+def _no_epsilon() -> None:
+    """What is shown for a method that has none."""

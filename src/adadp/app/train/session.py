@@ -1,0 +1,433 @@
+"""``train``: everything is checked, then there is a folder, then there is a ledger, then the run goes on."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adadp.app.config import TrainConfig
+from adadp.app.features import Shape, Stage, WithFeatures, parse_features, raw_bound, released_stages, whole_module
+from adadp.app.optimizers.building import MakeOptimizer, make_optimizer
+from adadp.app.runs import RunFolder
+from adadp.app.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
+from adadp.app.train.feature_release import Preparation
+from adadp.app.train.planning import decay_of, filter_of, plan_of, planned_budget
+from adadp.app.train.rehearsal import refuse_broken
+from adadp.app.train.result import TrainResult
+from adadp.app.train.run import Run, Watch
+from adadp.app.train.stopping import stop_requests
+from adadp.app.train.tensorboard import Board, check_board
+from adadp.app.train.validation_noise import HELD, HeldOut, Looks, hold_out
+from adadp.errors import InputError, LedgerCorrupt
+from adadp.input_bound import InputBound
+from adadp.ledger import BudgetRule, Ledger, read_ledger
+from adadp.losses import Loss, check_labels, classes_of, find_loss
+from adadp.methods import parse_method
+from adadp.randomness import source_of
+from adadp.records import Data, Records
+from adadp.sampling import sampler
+from adadp.schedules import ValidationDecay
+from adadp.step import DEFAULT_MEMORY, PrivateGradients
+
+
+def train(
+    model: nn.Module,
+    data: Data,
+    config: TrainConfig,
+    *,
+    loss: str | Loss = "cross-entropy",
+    optimizer: MakeOptimizer | None = None,
+    test: tuple[Tensor, Tensor] | None = None,
+    validation: tuple[Tensor, Tensor] | None = None,
+    evaluate: Evaluate | Evaluation | None = None,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    record_unit: str | None = None,
+    notes: Iterable[str] = (),
+    stages: tuple[Stage, ...] = (),
+    input_shape: Shape | None = None,
+    encoder: Mapping[str, Any] | None = None,
+    example: Data | None = None,
+    watch: Watch | None = None,
+) -> TrainResult:
+    """Train ``model`` as ``config`` says, and certify it.
+
+    ``test`` is public data for the accuracy; ``evaluate(model)`` replaces it, and is called once ahead to see that it
+    works; its model takes records as that of the result does (before features are released, they are zeros).
+    What it returns goes under its own name, that of the function or of an ``Evaluation``.
+
+    With ``out`` everything is kept in that folder and a stopped run can ``resume``. The folder is made when all input
+    has been checked; if something fails before the first charge, it is gone again.
+
+    ``stages`` are what is released from the training records before the first step, and what follows it: they are those
+    of ``config.features`` from the first released one on, and ``data`` and ``test`` have come through the ones before.
+    ``input_shape`` is the shape of a record before all of them, that of ``data`` unless given: the model of the result
+    takes such records.
+    ``encoder`` says, as JSON, how files become records; it is kept with the run. ``validation`` is public data for the
+    looks of a validation schedule, where ``config.validation`` does not keep records of ``data`` aside for them.
+    ``example`` are public records that the model is looked over with in place of made-up ones.
+    ``config.tensorboard`` needs ``out``: it shows what is logged there.
+    """
+    check_board(config, out)
+    folder = _to_resume(out, config, encoder) if resume else None
+    device = _device(config.device)
+    model = model.to(device).train()
+    dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
+    chosen = find_loss(loss)
+    whole = _Whole.of(config, input_shape, data, device)
+    held = _held_out(data, config, folder)
+    if held is not None:
+        data, validation = held.train, (held.validation[0], held.validation[-1])
+    decay = _decay_of(config, validation)
+    preparation = None
+    if stages:
+        preparation, test, validation = _prepared(stages, data, test, validation)
+        data = (preparation.train, *tensors_of_data(data)[1:])
+        whole = replace(whole, preparation=preparation)
+    records = Records(data, device, dtype, None if whole.stages else InputBound.of(config.input_bound))
+    public = None if example is None else Records(example, device, dtype, records.bound)
+    classes = classes_of(model, chosen, records.example(), None if public is None else public.example())
+    if classes is not None and records.columns is not None:
+        check_labels(records.columns[-1], classes, "training")
+    measured = _Measured(model, chosen, classes, device, dtype, records.bound)
+    measure = measured.by(test, None if evaluate is None else _of_records(named(evaluate), whole))
+    plan = plan_of(config, len(records) if held is None else held.records)
+    looks = None if decay is None else measured.looks(decay, validation, config.validation, held)
+    refuse_broken(model, "before the first step", "Nothing was spent.")
+    made = make_optimizer(model, config, optimizer)
+    with ExitStack() as stack:
+        budget = filter_of(config, plan) if plan.adaptive else None
+        rule = planned_budget(config, plan) if budget is None else budget
+        place = _Place(folder, out, config, rule, stack)
+        private = PrivateGradients(
+            model,
+            records,
+            chosen,
+            plan,
+            place.open_ledger,
+            method=parse_method(config.method),
+            allow_nonprivate=config.allow_nonprivate,
+            seed=config.seed,
+            arithmetic=config.arithmetic or "fast",
+            chunk_size=config.chunk_size,
+            memory_limit=DEFAULT_MEMORY if config.memory_limit_mb is None else config.memory_limit_mb << 20,
+            example=public,
+        )
+        run = Run(private, made, config, folder=place.folder, evaluate=measure, watch=watch, looks=looks, budget=budget)
+        if resume:
+            run.resume()
+        else:
+            run.begin()
+        place.keep()
+        if encoder is not None and place.folder is not None:
+            place.folder.write_encoder(encoder)
+        run.show_on(place.board(model))
+        if preparation is not None:
+            with stop_requests() as stop:  # a release that is paid is saved before the run stops
+                preparation.run(private, place.folder)
+            if stop.is_set():
+                raise run.stopped()
+        run.loop()
+        learned = None if preparation is None else preparation.learned
+        result = run.finish(record_unit, notes, learned, encoder)
+        return replace(result, model=whole(result.network))
+
+
+def refuse_finished(folder: RunFolder) -> None:
+    """A run that has ended does not go on."""
+    if folder.finished:
+        raise InputError(
+            f"The run in {folder.path} has finished.",
+            why="Its budget is planned for the steps it took.",
+            fix="Begin a new run in another folder, or look at this one with adadp verify.",
+        )
+
+
+def tensors_of_data(data: Data) -> tuple[Tensor, ...]:
+    """The tensors of ``data``, the values of the records first; features cannot be made of anything else."""
+    if isinstance(data, (tuple, list)) and all(isinstance(part, Tensor) for part in data):
+        return tuple(data)
+    raise InputError(
+        "Features need the data as tensors, the records' values first.",
+        why="A stage reads all records at once.",
+        fix="Pass (values, labels), or leave the features out and transform the data yourself.",
+    )
+
+
+class _Place:
+    """Where a run keeps its ledger and everything else: its folder, or a temporary one for the ledger alone."""
+
+    def __init__(
+        self,
+        folder: RunFolder | None,
+        out: str | os.PathLike[str] | None,
+        config: TrainConfig,
+        budget: BudgetRule,
+        stack: ExitStack,
+    ) -> None:
+        self.folder = folder
+        self._out, self._config, self._budget, self._stack = out, config, budget, stack
+        self._made = ExitStack()
+        stack.callback(self._end)  # what is entered first is left last
+
+    def open_ledger(self) -> Ledger:
+        """The ledger to charge; a new run gets its folder here."""
+        if self._out is None:
+            temporary = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="adadp-"))
+            return self._begun(Path(temporary) / "ledger.jsonl")
+        if self.folder is None:
+            there = Path(self._out).exists()
+            self.folder = RunFolder.create(self._out, self._config)
+            self._stack.enter_context(self._made)
+            self._made.callback(_remove, self.folder, whole=not there)
+            return self._begun(self.folder.ledger_path)
+        return self._ledger_of(self.folder)
+
+    def board(self, model: nn.Module) -> Board | None:
+        """What the run is shown on, if it is to be shown."""
+        if self.folder is None or not self._config.tensorboard:
+            return None
+        return self._stack.enter_context(closing(Board(self.folder, model)))
+
+    def keep(self) -> None:
+        """The run begins: from now on its folder stays, whatever happens."""
+        self._made.pop_all()
+
+    def _end(self) -> None:
+        """The files of a run that has finished tell no times but when it began, which its ledger says too."""
+        if self.folder is not None and self.folder.finished:
+            self.folder.give_one_time(read_ledger(self.folder.ledger_path).began)
+
+    def _begun(self, path: Path) -> Ledger:
+        seeded = self._config.seed is not None
+        return self._stack.enter_context(Ledger.create(path, budget=self._budget, seeded=seeded))
+
+    def _ledger_of(self, folder: RunFolder) -> Ledger:
+        if folder.ledger_path.exists():
+            ledger = Ledger.open(folder.ledger_path, budget=self._budget)
+            try:
+                refuse_finished(folder)  # now that nobody else can be finishing it
+            except InputError:
+                ledger.close()
+                raise
+            return self._stack.enter_context(ledger)
+        if folder.checkpoint_path.exists() or folder.metrics():
+            raise LedgerCorrupt(
+                f"The ledger of the run in {folder.path} is missing.",
+                why="What the run has released is no longer known.",
+                fix="Put ledger.jsonl back. Do not go on without it.",
+            )
+        return self._begun(folder.ledger_path)
+
+
+def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None) -> HeldOut | None:
+    """The records that are kept aside, the same ones as before where the run goes on."""
+    if config.validation is None:
+        return None
+    relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
+    found = None if folder is None else folder.load_checkpoint()
+    source = source_of(config.seed)
+    before = None if found is None else found.tensors[HELD]
+    return hold_out(tensors_of_data(data), config, relation, source, before)
+
+
+def _decay_of(config: TrainConfig, validation: tuple[Tensor, Tensor] | None) -> ValidationDecay | None:
+    """The schedule that follows looks, if there is one and something to look at."""
+    decay = decay_of(config)
+    if decay is not None and validation is None:
+        raise InputError(
+            "The noise follows looks at validation records, and there are none.",
+            fix="Say how many training records to keep aside (validation), or give public ones (validation_data, or "
+            "fit(validation=(features, labels))).",
+        )
+    if decay is None and validation is not None:
+        raise InputError(
+            "Validation records are given, and the noise does not follow them.",
+            fix="Pass noise_schedule like validation:s0=10,k=0.7, or leave them out.",
+        )
+    if decay is not None and config.validation is None:
+        check_pair(validation, "validation")
+    if decay is not None and decay.look is not None and config.validation is None:
+        raise InputError(
+            "Public validation records are given together with noise for looks at private ones.",
+            why="It would be ignored: a look at public records is free.",
+            fix="Leave look out of the noise schedule, or keep private records aside with validation.",
+        )
+    return decay
+
+
+def _prepared(
+    stages: tuple[Stage, ...],
+    data: Data,
+    test: tuple[Tensor, Tensor] | None,
+    validation: tuple[Tensor, Tensor] | None,
+) -> tuple[Preparation, tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]:
+    """The features of the training records, and test and validation records with theirs in place of their values."""
+    others = [each for each in (test, validation) if each is not None]
+    values = torch.cat([each[0] for each in others]) if others else None
+    preparation = Preparation(stages, tensors_of_data(data)[0], values)
+    if preparation.test is None:
+        return preparation, None, None
+    parts = torch.split(preparation.test, [len(each[0]) for each in others])
+    found = [(part, each[1]) for part, each in zip(parts, others, strict=True)]
+    return preparation, None if test is None else found[0], None if validation is None else found[-1]
+
+
+def _remove(folder: RunFolder, *, whole: bool) -> None:
+    """Take back a folder in which nothing has been charged."""
+    files = (folder.checkpoint_path, folder.ledger_path, Path(f"{folder.ledger_path}.lock"), folder.config_path)
+    with suppress(OSError):
+        for path in files:
+            path.unlink(missing_ok=True)
+        if whole:
+            folder.path.rmdir()
+
+
+def _to_resume(out: str | os.PathLike[str] | None, config: TrainConfig, encoder: Mapping[str, Any] | None) -> RunFolder:
+    if out is None:
+        raise InputError("resume=True needs out.", fix="Pass the folder of the run as out.")
+    folder = RunFolder.open(out)
+    refuse_finished(folder)
+    if folder.config != config:
+        raise InputError(
+            f"The run in {folder.path} has another configuration.",
+            why="A resumed run must be the one that was planned and charged.",
+            fix="Call fit with the arguments the run was begun with.",
+        )
+    _check_encoder(folder, encoder)
+    return folder
+
+
+def _check_encoder(folder: RunFolder, encoder: Mapping[str, Any] | None) -> None:
+    """The schema lies outside of the folder: it must still say what it said."""
+    known = folder.encoder()
+    if known is not None and encoder is not None and known != dict(encoder):
+        raise InputError(
+            f"The schema of the run in {folder.path} has changed since it began.",
+            why="The same rows would now be other records.",
+            fix="Put the schema back as it was.",
+        )
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.empty(1, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(
+            f"The device {name} cannot be used: {str(error).splitlines()[0]}",
+            fix="Use cpu, or install a PyTorch that knows the device.",
+        ) from error
+
+
+def _nothing_right(model: nn.Module) -> float:  # noqa: ARG001
+    return 0.0
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """What makes of a network a model that takes records as they come: not in their range, and without features."""
+
+    stages: tuple[Stage, ...]
+    shape: Shape
+    declared: str | None
+    """The range of the numbers of a record."""
+    device: torch.device
+    preparation: Preparation | None = None
+
+    @classmethod
+    def of(cls, config: TrainConfig, shape: Shape | None, data: Data, device: torch.device) -> _Whole:
+        """As ``config`` says it; ``shape`` is that of a record, or that of ``data``."""
+        stages = parse_features(config.features)
+        if stages and shape is None:
+            shape = tuple(tensors_of_data(data)[0].shape[1:])
+        return cls(stages, shape or (), config.input_bound, device)
+
+    def __call__(self, network: nn.Module) -> nn.Module:
+        if not self.stages and self.declared is None:
+            return network
+        learned = {} if self.preparation is None else self.preparation.learned
+        if released_stages(self.stages) and not learned:
+            return WithFeatures(nn.Identity(), _Zeros(self.stages, self.shape), network).eval()
+        features, _ = whole_module(self.stages, self.shape, learned)
+        return WithFeatures(raw_bound(self.stages, self.declared), features.to(self.device), network).eval()
+
+
+def _of_records(evaluation: Evaluation, whole: _Whole) -> Evaluation:
+    """``evaluation`` for the network: what it measures is the model that takes records as they come."""
+    measure = evaluation.measure
+    return replace(evaluation, measure=lambda network: measure(whole(network)))
+
+
+class _Zeros(nn.Module):
+    """Stands for features that are not released yet."""
+
+    def __init__(self, stages: tuple[Stage, ...], shape: Shape) -> None:
+        super().__init__()
+        self._shape = shape
+        for stage in stages:
+            self._shape = stage.output_shape(self._shape)
+
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.zeros(len(values), *self._shape, device=values.device)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A model, and how the records it is tried on come to it."""
+
+    model: nn.Module
+    loss: Loss
+    classes: int | None
+    device: torch.device
+    dtype: torch.dtype | None
+    bound: InputBound
+
+    def by(
+        self, test: tuple[Tensor, Tensor] | None, evaluation: Evaluation | None
+    ) -> LabelledRecords | Evaluation | None:
+        """How to look at the model; it has been tried once when this returns."""
+        if evaluation is None:
+            return None if test is None else self.accuracy(test)
+        if test is not None:
+            raise InputError(
+                "Both test and evaluate are given.", why="A model is judged by one of them.", fix="Leave one out."
+            )
+        evaluation(self.model)
+        return evaluation
+
+    def accuracy(self, test: tuple[Tensor, Tensor]) -> LabelledRecords:
+        """The accuracy on ``test``; it has been tried on one record when this returns."""
+        measure = self._accuracy(test)
+        try:
+            self._accuracy((test[0][:1], test[1][:1]))(self.model)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise InputError(
+                f"The model cannot be tried on the test data: {error}",
+                fix="Give the test records the shape and dtype of the training records.",
+            ) from error
+        return measure
+
+    def looks(
+        self,
+        decay: ValidationDecay,
+        validation: tuple[Tensor, Tensor] | None,
+        public_size: int | None,
+        held: HeldOut | None,
+    ) -> Looks:
+        """The looks of a validation schedule at ``validation``, which ``_decay_of`` has found to be there."""
+        assert validation is not None
+        size = len(validation[1])
+        empty = not size and held is not None  # no coin kept a record aside
+        look: Evaluate = _nothing_right if empty else self.accuracy(validation)
+        return Looks(decay, look, true_size=size, size=public_size or size, held=None if held is None else held.held)
+
+    def _accuracy(self, test: tuple[Tensor, Tensor]) -> LabelledRecords:
+        return accuracy_on(test, self.loss, self.classes, self.device, self.dtype, bound=self.bound)

@@ -1,0 +1,158 @@
+"""Looks at validation records, and the noise that follows them (Yu et al. 2019, section IV-A1).
+
+The noise of an epoch is set when the one before it is over, from looks at a model that is public by then. So it is
+chosen from released values, and the run is held to its budget by a filter.
+
+    the validation records are       a look is
+    public (declared, or a file)     free: the accuracy as it is
+    kept aside from private data     the number of right answers with noise, charged before it is used
+
+One record moves the number of right answers by at most 1, and is either trained on or looked at; that the two are
+charged one after the other all the same is on the safe side.
+
+    which records are kept aside             because
+    add-remove neighbours: each by a coin    one record more moves no other; how many there are stays hidden
+    others: as many as asked, at random      their number is public
+    public: the last ones                    they are no part of the private data
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adadp.app.config import TrainConfig
+from adadp.app.train.evaluation import Evaluate
+from adadp.errors import InputError
+from adadp.events import Event, GaussianRelease, Neighbours
+from adadp.noise import GaussianMechanism
+from adadp.randomness import RandomSource
+from adadp.schedules import ValidationDecay
+from adadp.step import PrivateGradients
+
+HELD = "validation/held"
+"""Where a checkpoint keeps which records are kept aside."""
+
+_PURPOSE, _COUNT = "validation", "right"
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Training data in two parts: what is trained on and what is looked at."""
+
+    train: tuple[Tensor, ...]
+    validation: tuple[Tensor, ...]
+    held: Tensor
+    """Which records are looked at."""
+    records: int
+    """The public number of records that are trained on; the true one may differ where each record had its coin."""
+
+
+def hold_out(
+    data: tuple[Tensor, ...],
+    config: TrainConfig,
+    neighbours: Neighbours,
+    source: RandomSource,
+    before: Tensor | None = None,
+) -> HeldOut:
+    """Keep ``config.validation`` records aside; ``before`` says which, for a run that goes on."""
+    size, total = config.validation, len(data[0])
+    assert size is not None
+    public = config.records or total
+    if not size < public:
+        raise InputError(
+            f"{size} validation records are to be kept aside, and there are {public}.",
+            fix="Keep fewer aside: the others are trained on.",
+        )
+    if before is not None:
+        held = before.bool()
+    else:
+        declared = bool(config.validation_public)
+        held = set_aside(
+            total, size, of=public, public=declared, neighbours=neighbours, source=source, purpose=_PURPOSE
+        )
+    return HeldOut(tuple(part[~held] for part in data), tuple(part[held] for part in data), held, public - size)
+
+
+def set_aside(
+    total: int, size: int, *, of: int, public: bool, neighbours: Neighbours, source: RandomSource, purpose: str
+) -> Tensor:
+    """Which of ``total`` records are kept aside: ``size`` of them, or where each has its coin, ``size`` in ``of``."""
+    if public:
+        return torch.arange(total) >= total - size
+    if neighbours is Neighbours.ADD_REMOVE:
+        return source.coins(total, size / of, purpose=purpose, step=0)
+    held = torch.zeros(total, dtype=torch.bool)
+    held[source.permutation(total, purpose=purpose, step=0)[:size]] = True
+    return held
+
+
+class Looks:
+    """The looks of one run, and the noise of its epochs that followed from them."""
+
+    def __init__(
+        self, decay: ValidationDecay, measure: Evaluate, *, true_size: int, size: int, held: Tensor | None
+    ) -> None:
+        """``measure`` gives the share of right answers among ``true_size`` records; ``size`` is their public number."""
+        self.decay, self._measure = decay, measure
+        self._true_size, self._size = true_size, size
+        self.held = held
+        self.values: list[float] = []
+        self.sigmas = [decay.s0]
+        """The noise multiplier of every epoch so far, the one at hand included."""
+
+    def charge(self, private: PrivateGradients) -> Event | None:
+        """What a look costs; None where the records are public."""
+        relation = private.plan.neighbours
+        assert relation is not None
+        return None if self.decay.look is None else GaussianRelease(self.decay.look, relation)
+
+    def is_due(self, private: PrivateGradients) -> bool:
+        """Whether the noise of the epoch at hand is still to be chosen."""
+        return len(self.sigmas) <= private.plan.epoch_of(private.step)
+
+    def epoch_is_over(self, private: PrivateGradients, paid: Callable[[Event | None], bool]) -> float | None:
+        """Look if it is time to, and set the noise of the next epoch. The look, if there was one.
+
+        ``paid`` says whether a charge was made by an earlier process: then a seeded run repeats the look.
+        """
+        value = None
+        if len(self.sigmas) % self.decay.every == 0:
+            value = self._look(private, paid)
+            self.values.append(value)
+        self.sigmas.append(self.decay.sigma_after(self.values))
+        private.plan = private.plan.realised(self.sigmas)
+        return value
+
+    def restore(self, values: list[float], sigmas: list[float], private: PrivateGradients) -> None:
+        """Go on from a checkpoint."""
+        self.values, self.sigmas = list(values), list(sigmas)
+        private.plan = private.plan.realised(self.sigmas)
+
+    def skip_to(self, private: PrivateGradients) -> None:
+        """Epochs were lost: the one at hand has the noise that was last known."""
+        self.sigmas += [self.sigmas[-1]] * (private.plan.epoch_of(private.step) + 1 - len(self.sigmas))
+        private.plan = private.plan.realised(self.sigmas)
+
+    def _look(self, private: PrivateGradients, paid: Callable[[Event | None], bool]) -> float:
+        share = self._measure(private.model)
+        charge = self.charge(private)
+        if charge is None:
+            return share
+        assert self.decay.look is not None
+        right = {_COUNT: torch.tensor(float(round(share * self._true_size)), dtype=torch.float64)}
+        if not (paid(charge) and private.source.reproducible):
+            private.ledger.charge(charge)
+        # ======================== trust line: above sensitive, below public ========================
+        released = GaussianMechanism().release(
+            right,
+            l2_bound=1.0,
+            noise_multiplier=self.decay.look,
+            source=private.source,
+            step=len(self.values),
+            purpose=_PURPOSE,
+        )
+        return float(released[_COUNT]) / self._size

@@ -1,0 +1,65 @@
+"""What the catalogue says about a data set, and what loading one gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adadp.app.zoo.sources import DataFile, Source
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Records: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""Features and labels, one row per record."""
+
+Contents: TypeAlias = Mapping[str, bytes]
+"""File name -> its verified bytes."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One entry of the catalogue: everything AdaDP knows about a data set without having its data.
+
+    ``record`` says what one record is. It is the unit a guarantee protects, so it also says when that is not a person.
+    ``packaged`` files come with AdaDP; others are fetched from ``sources``, asked in order, and cached.
+    ``alternatives`` are other forms of the same data, for where this one cannot be had: entries of the same name, with
+    files, reader and record counts of their own.
+    ``read`` turns verified bytes into (training, test) records; it scales by the constants of ``scaling`` and never by
+    anything computed from the data.
+    """
+
+    name: str
+    title: str
+    citation: str
+    licence: str
+    record: str
+    scaling: str
+    split: str
+    shape: tuple[int, ...]
+    classes: int
+    train_records: int
+    test_records: int
+    default_model: str
+    files: tuple[DataFile, ...]
+    read: Callable[[Contents], tuple[Records, Records]]
+    sources: tuple[Source, ...] = ()
+    packaged: bool = False
+    alternatives: tuple[DataSet, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedData:
+    """A data set in memory: (features as float32, labels as int64) of the training and of the test records.
+
+    ``description`` is the entry, or the one of its alternatives, that was read.
+    """
+
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    classes: int
+    description: DataSet

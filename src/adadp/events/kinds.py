@@ -1,0 +1,493 @@
+"""WHAT was released: frozen records without maths.
+
+An event says which mechanism looked at the data, how the records were sampled and between which neighbouring data sets
+its guarantee holds. Accountants interpret events; nothing in this module knows what an event costs. Every event is
+immutable and hashable, and goes to JSON and back without loss (``adadp.events.codec``).
+
+    leaves     GaussianRelease, ZcdpCost, Selection
+    sampling   PoissonSampled, FixedSizeSampled, ReshuffledEpoch   (hold leaves, or compositions of leaves)
+    together   Composed, Repeated
+    search     BestOf   (a random number of runs, of which only the best is published)
+    parts      Disjoint   (releases from parts of the data, every record in one part only)
+    mark       AdaptivelyChosen   (the multiplier was picked after looking at earlier releases)
+
+``noise_multiplier`` is the standard deviation of the noise divided by the l2 bound on what ONE record contributes. What
+replacing a record costs more than removing it belongs to the accountant; the event says how far it moves the sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from adadp import checks
+from adadp.errors import EventError
+from adadp.events.repetitions import REPETITION_TYPES, Repetitions
+
+
+class Neighbours(str, Enum):
+    """Which pairs of data sets the guarantee compares.
+
+    ``ADD_REMOVE``: one has a record more. ``REPLACE_ONE``: same size, one record differs in any way. ``ZERO_OUT``: same
+    size, one record is replaced by an empty one that contributes nothing.
+    """
+
+    ADD_REMOVE = "add-remove"
+    REPLACE_ONE = "replace-one"
+    ZERO_OUT = "zero-out"
+
+    @classmethod
+    def parse(cls, value: str | Neighbours) -> Neighbours:
+        """The relation called ``value``; an unknown name is an error that lists the known ones."""
+        try:
+            return cls(value)
+        except ValueError:
+            raise EventError(
+                f"Unknown neighbouring relation {value!r}.",
+                why="A guarantee means nothing until it says which data sets it compares.",
+                fix="Use one of: " + ", ".join(member.value for member in cls) + ".",
+            ) from None
+
+
+class SelectionMechanism(str, Enum):
+    """How a pure-DP selection was made.
+
+    ``EXPONENTIAL``: exponential mechanism, or equivalently Gumbel noise and the arg max. ``NOISY_MAX``: any other
+    epsilon-DP report-noisy-max (Laplace or exponential noise), of which nothing but pure DP is used.
+    """
+
+    EXPONENTIAL = "exponential"
+    NOISY_MAX = "noisy-max"
+
+
+@dataclass(frozen=True)
+class GaussianRelease:
+    """A vector to which one record contributes at most ``l2_bound``, plus N(0, (noise_multiplier l2_bound)^2) noise.
+
+    A multiplier of 0 is a release without noise: it is a legal event (the non-private run takes the same path), and
+    every accountant answers infinity for it.
+
+    ``replaced`` is how far replacing one record moves the vector, over ``l2_bound``: 2, for one contribution against
+    its opposite, or less where no two contributions can be opposite. For other neighbours it says nothing, and is 2.
+    """
+
+    noise_multiplier: float
+    neighbours: Neighbours = Neighbours.ADD_REMOVE
+    replaced: float = 2.0
+
+    def __post_init__(self) -> None:
+        value = checks.non_negative(
+            "noise_multiplier", self.noise_multiplier, why="It is a standard deviation over an l2 bound."
+        )
+        object.__setattr__(self, "noise_multiplier", value)
+        object.__setattr__(self, "neighbours", Neighbours.parse(self.neighbours))
+        moved = checks.positive("replaced", self.replaced, why="It is a distance over an l2 bound.")
+        if moved > 2:
+            raise EventError(
+                f"replaced is {moved:g}, and replacing a record moves a sum by at most twice its contribution.",
+                fix="Pass at most 2, or a larger noise bound.",
+            )
+        object.__setattr__(self, "replaced", moved if self.neighbours is Neighbours.REPLACE_ONE else 2.0)
+
+
+@dataclass(frozen=True)
+class ZcdpCost:
+    """Any mechanism known to be ``rho``-zCDP, about which nothing else is known."""
+
+    rho: float
+    neighbours: Neighbours = Neighbours.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rho", checks.non_negative("rho", self.rho, why="A privacy cost cannot be negative."))
+        object.__setattr__(self, "neighbours", Neighbours.parse(self.neighbours))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A pure ``epsilon``-DP choice of one candidate (probabilities proportional to exp(-epsilon score / 2))."""
+
+    epsilon: float
+    mechanism: SelectionMechanism = SelectionMechanism.EXPONENTIAL
+    neighbours: Neighbours = Neighbours.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        value = checks.non_negative("epsilon", self.epsilon, why="A privacy cost cannot be negative.")
+        object.__setattr__(self, "epsilon", value)
+        try:
+            object.__setattr__(self, "mechanism", SelectionMechanism(self.mechanism))
+        except ValueError:
+            raise EventError(
+                f"Unknown selection mechanism {self.mechanism!r}.",
+                fix="Use one of: " + ", ".join(member.value for member in SelectionMechanism) + ".",
+            ) from None
+        object.__setattr__(self, "neighbours", Neighbours.parse(self.neighbours))
+
+
+@dataclass(frozen=True)
+class PoissonSampled:
+    """``event`` ran on a batch that holds each record independently with ``sampling_probability``; empty batches count
+    too.
+
+    Several releases from one batch are one ``PoissonSampled`` around their ``Composed``: they share the coin flips.
+    """
+
+    sampling_probability: float
+    event: Event
+
+    def __post_init__(self) -> None:
+        value = checks.probability("sampling_probability", self.sampling_probability)
+        object.__setattr__(self, "sampling_probability", value)
+        _check_unsampled(self.event, "PoissonSampled")
+
+    @property
+    def neighbours(self) -> Neighbours:
+        return self.event.neighbours
+
+
+@dataclass(frozen=True)
+class FixedSizeSampled:
+    """``event`` ran on a uniformly drawn subset of fixed size, a fraction ``sampling_fraction`` = L / N of the records.
+
+    The size of the data is public here, so neighbours replace a record (or blank it out); none is added or removed.
+    """
+
+    sampling_fraction: float
+    event: Event
+
+    def __post_init__(self) -> None:
+        value = checks.probability("sampling_fraction", self.sampling_fraction)
+        object.__setattr__(self, "sampling_fraction", value)
+        _check_unsampled(self.event, "FixedSizeSampled")
+        if self.event.neighbours is Neighbours.ADD_REMOVE:
+            raise EventError(
+                "Fixed-size sampling was declared with add-remove neighbours.",
+                why="Adding a record changes the fraction L/N and with it every other record's chance to be drawn.",
+                fix="Use replace-one (or zero-out) neighbours, or sample by Poisson.",
+            )
+
+    @property
+    def neighbours(self) -> Neighbours:
+        return self.event.neighbours
+
+
+@dataclass(frozen=True)
+class ReshuffledEpoch:
+    """One pass over disjoint batches, every record in exactly one; ``batches`` are the distinct releases made on them.
+
+    A record meets one batch only, so the epoch costs what its most expensive batch costs (Yu et al. 2019, Theorem 2).
+    That needs each record's batch not to depend on the other records: with equal-sized batches of a shuffled order,
+    adding a record moves the others, so add-remove neighbours are allowed only with ``independent_assignment`` (every
+    record draws its batch by itself). No amplification is claimed for the shuffling.
+    """
+
+    batches: tuple[Event, ...]
+    independent_assignment: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batches", _event_tuple(self.batches, "ReshuffledEpoch.batches"))
+        for batch in self.batches:
+            _check_unsampled(batch, "ReshuffledEpoch")
+        if not isinstance(self.independent_assignment, bool):
+            raise EventError(f"independent_assignment must be true or false, got {self.independent_assignment!r}.")
+        if self.neighbours is Neighbours.ADD_REMOVE and not self.independent_assignment:
+            raise EventError(
+                "A reshuffled epoch was declared with add-remove neighbours.",
+                why="Adding one record to a shuffled order of equal-sized batches moves other records to other "
+                "batches, so more than one batch changes.",
+                fix="Use zero-out or replace-one neighbours, or let every record draw its batch independently "
+                "(independent_assignment=True).",
+            )
+
+    @property
+    def neighbours(self) -> Neighbours:
+        return self.batches[0].neighbours
+
+
+@dataclass(frozen=True)
+class AdaptivelyChosen:
+    """``event`` whose parameters (noise multiplier, sampling rate) were chosen from earlier releases.
+
+    Ordinary composition theorems need the parameters fixed in advance; such an event can be certified only by a filter
+    (``adadp.accounting.filters``).
+    """
+
+    event: Event
+
+    def __post_init__(self) -> None:
+        check_event(self.event, "AdaptivelyChosen.event")
+        _refuse_disjoint((self.event,), "AdaptivelyChosen")
+
+    @property
+    def neighbours(self) -> Neighbours:
+        return self.event.neighbours
+
+
+@dataclass(frozen=True)
+class Composed:
+    """All of ``events``, one after another, each free to look at the results of those before."""
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", _event_tuple(self.events, "Composed.events"))
+
+    @property
+    def neighbours(self) -> Neighbours:
+        return self.events[0].neighbours
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """``event``, ``count`` times over. A count of 0 releases nothing."""
+
+    event: Event
+    count: int
+
+    def __post_init__(self) -> None:
+        check_event(self.event, "Repeated.event")
+        object.__setattr__(self, "count", checks.count("count", self.count, minimum=0))
+
+    @property
+    def neighbours(self) -> Neighbours:
+        return self.event.neighbours
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """A random number of runs, each of a candidate drawn uniformly and independently; only the best run is published.
+
+    Published are the candidate, its output and its score; the other runs and their number are not. What the score looks
+    at must be public, or be charged inside the candidate.
+    """
+
+    candidates: tuple[Event, ...]
+    repetitions: Repetitions
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "candidates", _event_tuple(self.candidates, "BestOf.candidates"))
+        if not isinstance(self.repetitions, REPETITION_TYPES):
+            raise EventError(
+                f"BestOf.repetitions must be the law of the number of runs, got {self.repetitions!r}.",
+                why="The price of choosing the best is known for certain random numbers of runs only.",
+                fix="Use TruncatedNegativeBinomial or PoissonRepetitions from adadp.events.",
+            )
+        if any(_holds_adaptive(candidate) for candidate in self.candidates):
+            raise EventError(
+                "BestOf holds a run whose noise is chosen from its own releases.",
+                why="The price of choosing the best is proved for runs whose cost is fixed in advance.",
+                fix="Search over runs with planned noise.",
+            )
+        _refuse_disjoint(self.candidates, "BestOf")
+
+    @property
+    def neighbours(self) -> Neighbours:
+        return self.candidates[0].neighbours
+
+
+@dataclass(frozen=True)
+class Disjoint:
+    """``parts[i]`` is all that is ever released from part i of the data; a record is in one part only.
+
+    Neighbouring data sets then differ in one part, so the whole costs what the most expensive part costs. That needs
+    each record's part not to depend on the other records: drawn by the record itself, or by its place in a data set
+    whose size is public. A later part may look at what the earlier ones released.
+
+    ==============================================  ======================================================
+    case                                            result
+    ==============================================  ======================================================
+    no parts, or parts of different neighbours      EventError
+    a part whose noise is chosen on the way         EventError: no filter knows which part a record is in
+    inside a sampler, a search, or other parts      EventError: nobody has a theorem, or needs one
+    one part                                        that part
+    ==============================================  ======================================================
+    """
+
+    parts: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", _event_tuple(self.parts, "Disjoint.parts"))
+        if any(_holds_adaptive(part) for part in self.parts):
+            raise EventError(
+                "Disjoint holds a release whose noise is chosen from earlier ones.",
+                why="Such releases are held to a budget as a whole, and a budget does not know parts.",
+                fix="Plan the noise of every part in advance.",
+            )
+        _refuse_disjoint(self.parts, "Disjoint")
+
+    @property
+    def neighbours(self) -> Neighbours:
+        return self.parts[0].neighbours
+
+
+EVENT_TYPES = (
+    GaussianRelease,
+    ZcdpCost,
+    Selection,
+    PoissonSampled,
+    FixedSizeSampled,
+    ReshuffledEpoch,
+    AdaptivelyChosen,
+    Composed,
+    Repeated,
+    BestOf,
+    Disjoint,
+)
+Event: TypeAlias = (
+    GaussianRelease
+    | ZcdpCost
+    | Selection
+    | PoissonSampled
+    | FixedSizeSampled
+    | ReshuffledEpoch
+    | AdaptivelyChosen
+    | Composed
+    | Repeated
+    | BestOf
+    | Disjoint
+)
+_SAMPLED_TYPES = (PoissonSampled, FixedSizeSampled, ReshuffledEpoch)
+
+
+def compose(*events: Event) -> Event:
+    """The composition of ``events``; a single event is returned as it is."""
+    return events[0] if len(events) == 1 else Composed(tuple(events))
+
+
+def flatten(event: Event) -> dict[Event, int]:
+    """How often each indivisible event occurs: compositions and repetitions opened, equal events counted together.
+
+    Sampled events stay whole (what they hold shares one batch), and so do searches and parts. Keys keep the order of
+    their first appearance.
+    """
+    counts: dict[Event, int] = {}
+    _count_into(counts, event, 1)
+    return counts
+
+
+def _count_into(counts: dict[Event, int], event: Event, times: int) -> None:
+    if times == 0:
+        return
+    if isinstance(event, Repeated):
+        _count_into(counts, event.event, times * event.count)
+    elif isinstance(event, Composed):
+        for part in event.events:
+            _count_into(counts, part, times)
+    else:
+        counts[event] = counts.get(event, 0) + times
+
+
+def check_event(value: object, where: str) -> None:
+    """Refuse anything that is not an event, naming ``where`` it was found."""
+    if not isinstance(value, EVENT_TYPES):
+        raise EventError(
+            f"{where} must be an event, got {value!r} ({type(value).__name__}).",
+            fix="Build it from the classes in adadp.events.",
+        )
+
+
+def _event_tuple(values: object, where: str) -> tuple[Event, ...]:
+    """``values`` as a non-empty tuple of events that all name the same neighbouring relation."""
+    if not isinstance(values, (tuple, list)) or not values:
+        raise EventError(f"{where} must be a non-empty sequence of events, got {values!r}.")
+    for value in values:
+        check_event(value, where)
+    relations = sorted({value.neighbours.value for value in values})
+    if len(relations) > 1:
+        raise EventError(
+            f"{where} mixes neighbouring relations: {', '.join(relations)}.",
+            why="Guarantees about different pairs of data sets do not compose.",
+            fix="Declare every event of one run with the same relation.",
+        )
+    return tuple(values)
+
+
+def _check_unsampled(value: object, where: str) -> None:
+    """What a sampler holds must itself be unsampled: no accountant here has a theorem for sampling a sample."""
+    check_event(value, f"{where}.event")
+    for part in flatten(value):  # type: ignore[arg-type]  # check_event has narrowed it
+        if isinstance(part, AdaptivelyChosen):
+            _check_unsampled(part.event, where)
+        elif isinstance(part, _SAMPLED_TYPES):
+            raise EventError(
+                f"{where} holds {type(part).__name__}: a sample of a sample.",
+                fix="Give the outer sampler the combined probability, or charge the two releases separately.",
+            )
+        elif isinstance(part, BestOf):
+            raise EventError(
+                f"{where} holds BestOf: a search on a sample.",
+                why="No theorem here says what sampling saves when the best of several runs is published.",
+                fix="Sample inside the candidates of the search.",
+            )
+    _refuse_disjoint((value,), where)  # type: ignore[arg-type]
+
+
+def _refuse_disjoint(events: tuple[Event, ...], where: str) -> None:
+    """Parts are told apart once, outside of everything but compositions."""
+    for event in events:
+        for part in flatten(event):
+            if isinstance(part, Disjoint):
+                raise EventError(
+                    f"{where} holds Disjoint.",
+                    why="Which part a record is in is asked once for everything that is released.",
+                    fix=f"Put {where} inside the parts.",
+                )
+
+
+def _holds_adaptive(event: Event) -> bool:
+    """Whether anything in ``event``, however deep, was chosen from earlier releases."""
+    if isinstance(event, AdaptivelyChosen):
+        return True
+    if isinstance(event, (PoissonSampled, FixedSizeSampled, Repeated)):
+        return _holds_adaptive(event.event)
+    if isinstance(event, Composed):
+        return any(_holds_adaptive(part) for part in event.events)
+    return isinstance(event, ReshuffledEpoch) and any(_holds_adaptive(batch) for batch in event.batches)
+
+
+def is_silent(event: Event) -> bool:
+    """Whether ``event`` tells nothing about the data: no record can be in its batch, or its stated cost is 0."""
+    if isinstance(event, GaussianRelease):
+        return False
+    if isinstance(event, ZcdpCost):
+        return event.rho == 0
+    if isinstance(event, Selection):
+        return event.epsilon == 0
+    if isinstance(event, PoissonSampled):
+        return event.sampling_probability == 0 or is_silent(event.event)
+    if isinstance(event, FixedSizeSampled):
+        return event.sampling_fraction == 0 or is_silent(event.event)
+    if isinstance(event, ReshuffledEpoch):
+        return all(is_silent(batch) for batch in event.batches)
+    if isinstance(event, AdaptivelyChosen):
+        return is_silent(event.event)
+    if isinstance(event, Composed):
+        return all(is_silent(part) for part in event.events)
+    if isinstance(event, BestOf):
+        return all(is_silent(candidate) for candidate in event.candidates)
+    if isinstance(event, Disjoint):
+        return all(is_silent(part) for part in event.parts)
+    return event.count == 0 or is_silent(event.event)
+
+
+def is_noiseless(event: Event) -> bool:
+    """Whether any part of ``event`` looks at the data and releases it without noise, so that no epsilon is finite."""
+    if isinstance(event, GaussianRelease):
+        return event.noise_multiplier == 0
+    if isinstance(event, (ZcdpCost, Selection)):
+        return False
+    if isinstance(event, PoissonSampled):
+        return event.sampling_probability > 0 and is_noiseless(event.event)
+    if isinstance(event, FixedSizeSampled):
+        return event.sampling_fraction > 0 and is_noiseless(event.event)
+    if isinstance(event, ReshuffledEpoch):
+        return any(is_noiseless(batch) for batch in event.batches)
+    if isinstance(event, AdaptivelyChosen):
+        return is_noiseless(event.event)
+    if isinstance(event, Composed):
+        return any(is_noiseless(part) for part in event.events)
+    if isinstance(event, BestOf):
+        return any(is_noiseless(candidate) for candidate in event.candidates)
+    if isinstance(event, Disjoint):
+        return any(is_noiseless(part) for part in event.parts)
+    return event.count > 0 and is_noiseless(event.event)

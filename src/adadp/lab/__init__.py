@@ -1,0 +1,1 @@
+"""The laboratory: comparisons, reproductions and studies, and what papers publish."""

@@ -1,0 +1,1 @@
+"""Accountants and bounds as published."""

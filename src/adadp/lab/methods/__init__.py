@@ -1,0 +1,1 @@
+"""Methods of the papers, registered by entry points like those of any other package."""

@@ -1,0 +1,527 @@
+"""``adadp train`` and ``adadp verify`` as people and programs call them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from adadp.app.cli import in_flags, main
+from adadp.app.cli.train import train as command
+from adadp.app.config import TrainConfig
+from adadp.app.runs import RunFolder, coarse_seconds
+from adadp.ledger import read_ledger
+
+KEYS = {
+    "test_accuracy",
+    "epsilon",
+    "delta",
+    "noise_multiplier",
+    "steps",
+    "seconds",
+    "method",
+    "private",
+    "out",
+    "features",
+}
+KEYS |= {"balanced_accuracy", "rehearsal", "epsilon_if_unseeded"}
+SHORT = (
+    "--data",
+    "cancer",
+    "--noise-multiplier",
+    "2",
+    "--delta",
+    "1e-4",
+    "--steps",
+    "4",
+    "--seed",
+    "0",
+    "--threads",
+    "1",
+)
+QUICK = (
+    "--data",
+    "cancer",
+    "--noise-multiplier",
+    "0",
+    "--allow-nonprivate",
+    "--steps",
+    "4",
+    "--seed",
+    "0",
+    "--threads",
+    "1",
+)
+
+
+@pytest.fixture(autouse=True)
+def threads_stay_as_they_were():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def run(*arguments, code: int = 0):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    assert not result.exception or isinstance(result.exception, SystemExit)
+    return result
+
+
+def process(*arguments, **options) -> subprocess.Popen:
+    """The command in a process of its own, with its output in pipes."""
+    code = "import sys; from adadp.app.cli import main; main(sys.argv[1:])"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("finished") / "run"
+    run("train", *SHORT, "--out", out)
+    return out
+
+
+# What is printed --------------------------------------------------------------------------------------------------
+
+
+def test_the_last_line_is_one_json_object_with_what_a_program_wants(tmp_path):
+    result = run(
+        "train", "--data", "cancer", "--epsilon", "2", "--delta", "1e-4", "--epochs", "2",
+        "--out", tmp_path / "run", "--json",
+    )  # fmt: skip
+    assert result.stderr == ""
+    assert len(result.stdout.splitlines()) == 1
+    summary = json.loads(result.stdout.splitlines()[-1])
+    assert set(summary) == KEYS
+    certificate = RunFolder.open(tmp_path / "run").certificate()
+    assert 0.5 < summary["test_accuracy"] <= 1
+    assert 1.99 < summary["epsilon"] == certificate["epsilon"] <= 2
+    assert (summary["delta"], summary["steps"], summary["method"]) == (1e-4, 20, "adadp")
+    assert summary["noise_multiplier"] == certificate["charged"][0]["event"]["event"]["noise_multiplier"]
+    assert summary["private"] is True
+    assert (summary["rehearsal"], summary["epsilon_if_unseeded"]) == (False, None)
+    assert isinstance(summary["seconds"], int)
+    assert summary["seconds"] == coarse_seconds(summary["seconds"]) > 0
+    assert Path(summary["out"]) == tmp_path / "run"
+
+
+def test_a_rehearsal_says_so_first_to_people_and_to_programs(finished, tmp_path):
+    text = run("train", *SHORT).stdout.splitlines()
+    assert text[0].startswith("REHEARSAL, NOT FOR RELEASE. ")
+    assert "whoever has the seed can compute the noise again" in text[0]
+    assert not any(line.startswith("(") for line in text)
+    summary = json.loads(run("train", *SHORT, "--json").stdout)
+    assert set(summary) == KEYS
+    assert list(summary)[:4] == ["private", "rehearsal", "epsilon", "epsilon_if_unseeded"]
+    assert (summary["private"], summary["rehearsal"], summary["epsilon"]) == (False, True, None)
+    assert summary["epsilon_if_unseeded"] > 0
+    checked = run("verify", finished).stdout
+    assert "REHEARSAL, NOT FOR RELEASE. " in checked
+    assert "none, this is a rehearsal" in checked
+    verified = json.loads(run("verify", finished, "--json").stdout)
+    assert (verified["verified"], verified["private"], verified["rehearsal"]) == (True, False, True)
+    assert (verified["epsilon"], verified["epsilon_if_unseeded"]) == (None, summary["epsilon_if_unseeded"])
+
+
+def test_without_privacy_and_without_a_folder_the_keys_are_the_same():
+    summary = json.loads(run("train", *QUICK, "--json").stdout)
+    assert set(summary) == KEYS
+    assert (summary["epsilon"], summary["delta"], summary["noise_multiplier"]) == (None, None, 0)
+    assert (summary["private"], summary["out"], summary["steps"]) == (False, None, 4)
+
+
+def test_people_get_words_and_a_pipe_gets_no_bar(finished, tmp_path):
+    with process("train", *SHORT, "--out", tmp_path / "run") as started:
+        out, err = started.communicate(timeout=120)
+    assert started.returncode == 0
+    assert err == ""
+    assert "Test accuracy" in out
+    assert "-differentially private" in out
+    assert f"adadp verify {tmp_path / 'run'}" in out
+    assert "\x1b" not in out
+    model = RunFolder.open(tmp_path / "run").load_model_tensors()
+    again = RunFolder.open(finished).load_model_tensors()
+    assert all(torch.equal(model[name], again[name]) for name in model | again)
+
+
+def test_a_terminal_gets_a_bar(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    result = run("train", *QUICK)
+    assert "step" in result.stderr
+    assert "no privacy" in result.stderr
+    assert "NOT PRIVATE" in result.stdout
+    assert not re.search(r"\d:\d\d", result.stderr), "a time"
+    assert run("train", *QUICK, "--json").stderr == ""
+
+
+def test_the_bar_does_not_move_with_every_step(monkeypatch):
+    moved = []
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("rich.progress.Progress.update", lambda *_, **told: moved.append(told))
+    run("train", *SHORT[:-2], "--threads", "1")
+    assert [told["completed"] for told in moved] == [1, 4]
+    assert moved[0]["figures"].startswith("rehearsal, epsilon ")
+    assert moved[-1]["figures"].endswith("about 1 s left")
+
+
+def test_every_setting_has_an_option():
+    options = {parameter.name for parameter in command.params}
+    assert set(TrainConfig.__dataclass_fields__) | {"out", "config_file", "resume", "as_json"} == options
+
+
+# The configuration ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_repeated_from_its_own_file_and_flags_win(finished, tmp_path):
+    config = finished / "config.toml"
+    run("train", "--config", config, "--out", tmp_path / "again")
+    one, two = (RunFolder.open(path).load_model_tensors() for path in (finished, tmp_path / "again"))
+    assert all(torch.equal(one[name], two[name]) for name in one | two)
+    run("train", "--config", config, "--epochs", "1", "--chunk-size", "9", "--out", tmp_path / "other")
+    other = RunFolder.open(tmp_path / "other").config
+    assert (other.epochs, other.steps, other.chunk_size) == (1, None, 9)
+
+
+def test_every_device_that_the_help_names_is_one():
+    (option,) = (each for each in main.commands["train"].params if each.name == "device")
+    offered = re.findall(r"[a-z]+(?::\d+)?", option.help.partition("[")[0].replace(" or ", ", "))
+    assert len(offered) > 1
+    for device in offered:
+        assert TrainConfig("cancer", noise_multiplier=1.0, delta=1e-4, device=device).device == device
+
+
+def test_what_as_command_says_can_be_run(finished, tmp_path):
+    words = RunFolder.open(finished).config.as_command().split()
+    assert words[:2] == ["adadp", "train"]
+    run(*words[1:], "--out", tmp_path / "again")
+    assert RunFolder.open(tmp_path / "again").config == RunFolder.open(finished).config
+
+
+def test_what_is_not_kept_is_said_and_never_bought_with_private_records(tmp_path):
+    assert "Nothing of it was kept: pass --out" in run("train", *QUICK).output
+    bare = run("train", "--data", "npz:people.npz", "--epsilon", "1", "--delta", "1e-5", code=2)
+    assert "needs a folder" in bare.output
+    assert "leave neither the model nor the record" in bare.output
+
+
+@pytest.mark.parametrize(
+    ("advice", "shown"),
+    [
+        ("Pass records, a public number.", "Pass --records, a public number."),
+        ("Pass steps or epochs.", "Pass --steps or --epochs."),
+        (
+            "Pass lr (or lr_schedule), or leave the optimizer out.",
+            "Pass --lr (or --lr-schedule), or leave the optimizer out.",
+        ),
+        ("Pass test_data, a file with public records.", "Pass --test-data, a file with public records."),
+        ("Pass a larger batch.", "Pass a larger batch."),
+        ("Use fewer steps.", "Use fewer steps."),
+        ("Leave features out.", "Leave --features out."),
+        ("Leave out epsilon or sigma.", "Leave out --epsilon or --noise-multiplier."),
+        (
+            "Leave out lr, or s0 in lr_schedule: lr is it then.",
+            "Leave out --lr, or s0 in --lr-schedule: lr is it then.",
+        ),
+        ("Leave --out out, or it.", "Leave --out out, or it."),
+        ("Give the run a folder (out).", "Give the run a folder (--out)."),
+        ("Give records of shape (channels, height, width).", "Give records of shape (channels, height, width)."),
+        ("Pass records in the shape of old.", "Pass records in the shape of old."),
+        ("Pass data as (features, labels).", "Pass data as (features, labels)."),
+        ("Pass (features, labels).", "Pass (features, labels)."),
+        ("Pass epsilon (with delta), or rho.", "Pass --epsilon (with --delta), or --rho."),
+        ("Pass epsilon, and neither sigma nor rho.", "Pass --epsilon, and neither --noise-multiplier nor --rho."),
+        ("Pass exactly one of steps and epochs.", "Pass exactly one of --steps and --epochs."),
+        ("Pass sigma > 0, or allow_nonprivate if so.", "Pass --noise-multiplier > 0, or --allow-nonprivate if so."),
+        ("Pass epochs, or a clip_norm_schedule of your own.", "Pass --epochs, or a --clip-norm-schedule of your own."),
+        ("Say how many to keep (validation).", "Say how many to keep (--validation)."),
+        ("Pass batch_size <= 5.", "Pass --batch-size <= 5."),
+        ("Pass rho=... or epsilon=...", "Pass rho=... or epsilon=..."),
+        ("Pass data.for_choices(batch.size), or more.", "Pass data.for_choices(batch.size), or more."),
+        ("Leave it out, or resume the run.", "Leave it out, or resume the run."),
+        ("Did you mean test_data?", "Did you mean test_data?"),
+    ],
+)
+def test_advice_names_options_as_they_are_typed(advice, shown):
+    assert in_flags(advice, command) == shown
+
+
+# Errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "data must be given"),
+        (("--data", "cancer"), "None of epsilon, rho and noise_multiplier"),
+        (
+            ("--data", "cancer", "--epsilon", "1", "--noise-multiplier", "1", "--delta", "1e-4"),
+            "Both epsilon and sigma",
+        ),
+        (
+            ("--data", "cancer", "--epsilon", "1", "--noise-multiplier", "2"),
+            "Leave out --epsilon or --noise-multiplier.",
+        ),
+        (("--data", "cancer", "--epsilon", "0", "--delta", "1e-4"), "epsilon must be greater than 0"),
+        (("--data", "npz:none.npz", "--epsilon", "1"), "delta must be given"),
+        ((*SHORT, "--target", "x"), "target was given, and cancer is a data set of the catalogue"),
+        ((*SHORT, "--features", "wavelets"), "no features 'wavelets'"),
+        ((*SHORT, "--features", "scatter"), "Scattering reads images"),
+        ((*SHORT, "--features", "scatter"), "Give records of shape (channels"),
+        ((*SHORT, "--lr", "1", "--lr-schedule", "exp:s0=1,k=0.1"), "Leave out --lr, or s0 in --lr-schedule: it then"),
+        (("--data", "cancer", "--epsilon", "1", "--delta", "1"), "delta must lie strictly between"),
+        (("--data", "cancer", "--noise-multiplier", "0"), "sigma is 0"),
+        ((*SHORT, "--epochs", "2"), "Both epochs and steps"),
+        ((*SHORT, "--data", "iris"), "no data set 'iris'"),
+        ((*SHORT, "--model", "vgg"), "no model 'vgg'"),
+        ((*SHORT, "--method", "magic"), "Unknown method 'magic'"),
+        ((*SHORT, "--method", "adap"), "Did you mean adadp?"),
+        ((*SHORT, "--data", "cancr"), "Did you mean cancer?"),
+        ((*SHORT, "--data", "people.csv"), "named with its kind: table:people.csv."),
+        ((*SHORT, "--clip-rule", "box"), "Unknown clip rule 'box'"),
+        ((*SHORT, "--batch-size", "1000"), "Pass --batch-size <= 560"),
+        (
+            ("--data", "npz:none.npz", "--epsilon", "1", "--records", "500", "--delta", "0.002"),
+            "delta = 0.002 is not below one over",
+        ),
+        (("--data", "npz:none.npz", "--epsilon", "1", "--delta", "1e-5"), "none.npz does not exist"),
+        ((*SHORT, "--lr-schedule", "poly:s0=1"), "poly"),
+        ((*SHORT, "--chunk-size", "many"), "Unknown chunk_size 'many'"),
+        ((*SHORT, "--chunk-size", "0"), "chunk_size must be at least 1"),
+        ((*SHORT, "--accountant", "guess"), "accountant"),
+        ((*SHORT, "--device", "cuda:99"), "device cuda:99 cannot be used"),
+        ((*SHORT, "--device", "tpu"), "Unknown device 'tpu'"),
+        ((*SHORT, "--sampling", "shuffle"), "--sampling"),
+        ((*SHORT, "--seed", "-1"), "seed must be at least 0"),
+        (("--config", "nowhere.toml"), "cannot be read"),
+        (("--optimizer", "python", *SHORT), "--optimizer"),
+    ],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_told_in_words_and_leaves_nothing_behind(flags, message, tmp_path):
+    result = run("train", *flags, "--out", tmp_path / "run", "--json", code=2)
+    assert message in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_that_nobody_called_auto_are_asked_for_by_name(tmp_path):
+    own = ("--data", "npz:people.npz", "--features", "pca:dim=5", "--epsilon", "1", "--delta", "1e-5")
+    text = run("train", *own, "--out", tmp_path / "run", code=2).stderr
+    assert "(batch and steps) is to be chosen, and without records" in text
+    assert "Pass --records, or numbers as --batch-size and --steps." in text
+    assert "auto" not in text
+    text = run("train", *own, "--steps", "9", "--out", tmp_path / "run", code=2).stderr
+    assert "Pass --records, or numbers as --batch-size." in text
+    sized = (*own, "--batch-size", "10", "--steps", "9", "--out", tmp_path / "run")
+    assert "people.npz does not exist" in run("train", *sized, code=2).stderr
+
+
+NETWORK = """
+import torch
+def net(input_shape, classes):
+    return torch.nn.Linear(input_shape[0], classes)
+def alone(inputs):
+    return net(inputs, 2)
+def broken(input_shape, classes):
+    return torch.nn.Linear(input_shape[0], "two")
+"""
+
+
+def test_a_network_of_ones_own_lies_in_the_current_folder(tmp_path):
+    (tmp_path / "net_beside.py").write_text(NETWORK)
+
+    def trained(function: str) -> tuple[int, str]:
+        words = ["train", *QUICK, "--model", f"net_beside:{function}", "--json"]
+        # The installed command has its own folder on the path, not the current one.
+        started = "import sys; sys.path.remove(''); from adadp.app.cli import main; main(sys.argv[1:])"
+        line = [sys.executable, "-c", started, *words]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    assert trained("net") == (0, "")
+    code, text = trained("alone")
+    assert code == 2
+    assert "Traceback" not in text
+    assert "net_beside:alone(inputs) cannot be called as net_beside:alone(input_shape, classes)" in text
+    code, text = trained("broken")
+    assert code == 1
+    assert "TypeError" in text
+    assert '"two"' in text
+
+
+def test_a_second_try_finds_the_folder_free(tmp_path):
+    run("train", *QUICK, "--model", "resnet", "--out", tmp_path / "run", code=2)
+    run("train", *QUICK, "--out", tmp_path / "run")
+    assert "not a new or empty folder" in run("train", *QUICK, "--out", tmp_path / "run", code=2).stderr
+
+
+def test_resume_says_what_it_cannot_do(finished, tmp_path):
+    assert "There is no run in" in run("train", "--resume", tmp_path / "nothing", code=2).stderr
+    assert "has finished" in run("train", "--resume", finished, code=2).stderr
+    text = run("train", "--resume", finished, "--lr", "0.1", "--out", tmp_path / "x", code=2).stderr
+    assert "--resume was given together with --lr, --out" in text
+
+
+# Stopping ---------------------------------------------------------------------------------------------------------
+
+
+def started_run(out: Path, *flags: object, **options) -> subprocess.Popen:
+    """A run that would take long, once it has charged a few steps."""
+    started = process(
+        "train", "--data", "cancer", "--noise-multiplier", "0", "--allow-nonprivate", "--steps", "100000",
+        *flags, "--out", out,
+        "--json", **options,
+    )  # fmt: skip
+    ledger = out / "ledger.jsonl"
+    deadline = time.monotonic() + 100
+    while (not ledger.exists() or ledger.read_bytes().count(b"\n") < 5) and time.monotonic() < deadline:
+        assert started.poll() is None, started.communicate()
+        time.sleep(0.02)
+    return started
+
+
+def test_ctrl_c_saves_the_run_says_so_and_it_goes_on(tmp_path):
+    out = tmp_path / "run"
+    with started_run(out) as started:
+        started.send_signal(signal.SIGINT)
+        stdout, stderr = started.communicate(timeout=100)
+    assert started.returncode == 130
+    assert stdout == ""
+    assert "of 100000 steps. Everything is saved" in stderr
+    assert f"adadp train --resume {out}" in stderr
+    assert "Traceback" not in stderr
+    charged = sum(read_ledger(out / "ledger.jsonl").charges.values())
+    assert RunFolder.open(out).load_checkpoint().step == charged
+    with process("train", "--resume", out) as resumed:
+        while sum(read_ledger(out / "ledger.jsonl").charges.values()) <= charged:
+            assert resumed.poll() is None, resumed.communicate()
+            time.sleep(0.02)
+        assert "is being written by another process" in run("train", "--resume", out, code=2).stderr
+        resumed.send_signal(signal.SIGTERM)
+        resumed.communicate(timeout=100)
+    assert resumed.returncode == 130
+    assert RunFolder.open(out).load_checkpoint().step > charged
+
+
+def test_an_impatient_ctrl_c_ends_at_once_without_a_traceback(monkeypatch, tmp_path):
+    def impatient(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("adadp.app.resolve.start", impatient)
+    result = run("train", *SHORT, "--out", tmp_path / "run", code=130)
+    assert f"adadp train --resume {tmp_path / 'run'}" in result.stderr
+
+
+def test_a_stopped_run_is_finished_by_resume(tmp_path, monkeypatch):
+    monkeypatch.setattr("adadp.app.resolve.start", _stopping(monkeypatch))
+    text = run("train", *QUICK, "--out", tmp_path / "run", code=130).stderr
+    assert "Stopped after 2 of 4 steps." in text
+    summary = json.loads(run("train", "--resume", tmp_path / "run", "--json").stdout)
+    assert set(summary) == KEYS
+    assert summary["steps"] == 4
+    run("verify", tmp_path / "run")
+
+
+def _stopping(monkeypatch):
+    from adadp.app import resolve
+
+    start = resolve.start
+
+    def stopping(config, out, *, watch, progress):
+        def stop(status):
+            if status.step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return start(config, out, watch=stop, progress=progress)
+
+    return stopping
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs limits on the files of another process")
+def test_a_full_disk_is_told_in_words(tmp_path):
+    with started_run(tmp_path / "run", "--checkpoint-every", "100000") as started:
+        size = (tmp_path / "run" / "ledger.jsonl").stat().st_size + 2000
+        resource.prlimit(started.pid, resource.RLIMIT_FSIZE, (size, size))
+        stdout, stderr = started.communicate(timeout=100)
+    assert started.returncode == 2
+    assert "cannot be written: File too large" in stderr
+    assert "Traceback" not in stderr
+    assert stdout == ""
+
+
+# Verify -----------------------------------------------------------------------------------------------------------
+
+
+def test_verify_says_what_it_checked(finished):
+    text = run("verify", finished).stdout
+    assert text.count("ok  ") == 9
+    assert "-differentially private" in text
+    answer = json.loads(run("verify", finished, "--json").stdout)
+    assert answer["verified"] is True
+    assert all(check["passed"] for check in answer["checks"])
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("certificate.json", b'"epsilon": 0.', b'"epsilon": 0.0'),
+        ("config.toml", b"batch = 56", b"batch = 57"),
+        ("config.toml", b"batch = 56", b"batch = -1"),
+        ("config.toml", b"sigma = 2.0", b"sigma = 2.1"),
+        ("ledger.jsonl", b'"seq":2', b'"seq":1'),
+        ("model.safetensors", b"F32", b"I32"),
+    ],
+)
+def test_verify_fails_on_any_edit(finished, tmp_path, name, old, new):
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    data = (folder / name).read_bytes()
+    assert old in data
+    (folder / name).write_bytes(data.replace(old, new, 1))
+    result = run("verify", folder, code=1)
+    assert "FAIL" in result.stdout
+    assert "does NOT verify" in result.stdout
+    assert json.loads(run("verify", folder, "--json", code=1).stdout)["verified"] is False
+
+
+def test_verify_of_nothing_and_of_an_unfinished_run(finished, tmp_path):
+    assert "There is no run in" in run("verify", tmp_path, code=2).stderr
+    folder = Path(shutil.copytree(finished, tmp_path / "run"))
+    (folder / "certificate.json").unlink()
+    assert "has not finished" in run("verify", folder, code=1).stdout
+
+
+def test_exact_arithmetic_is_certified_and_verified(tmp_path):
+    run("train", *SHORT, "--arithmetic", "exact", "--batch-size", "20", "--out", tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    assert folder.config.arithmetic == "exact"
+    assert folder.certificate()["arithmetic"] == "exact"
+    assert "Arithmetic: exact" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    run("verify", tmp_path / "run")
+    edited = folder.certificate() | {"arithmetic": "fast"}
+    (tmp_path / "run" / "certificate.json").write_text(json.dumps(edited), encoding="utf-8")
+    run("verify", tmp_path / "run", code=1)
+
+
+def test_exact_arithmetic_is_refused_without_noise_before_anything_is_written(tmp_path):
+    refused = run("train", *QUICK, "--arithmetic", "exact", "--out", tmp_path / "run", code=2)
+    assert "no noise" in " ".join(refused.output.split())
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,381 @@
+"""Tables: reading text and Parquet, what is wrong with a file, and the whole way from a file to tensors."""
+
+import csv
+import importlib.resources
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from adadp.app import zoo
+from adadp.app.features.private_bounds import Scaling
+from adadp.app.owndata import (
+    draft_schema,
+    encoder_from_json,
+    is_own,
+    load_own,
+    load_schema,
+    private_positions,
+    tables,
+    tabular,
+)
+from adadp.app.owndata.tables import open_table
+from adadp.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SCHEMA = """
+[target]
+column = "income"
+classes = ["low", "high"]
+[columns.age]
+kind = "number"
+low = 0
+high = 100
+[columns.job]
+kind = "category"
+values = ["clerk"]
+[columns.id]
+kind = "ignore"
+"""
+
+PEOPLE = "id,age,job,income\n1,50,clerk,low\n2,100,cook,high\n3,0,,low\n"
+
+MARKS = ["clump", "size", "shape", "adhesion", "epithelial", "nuclei", "chromatin", "nucleoli", "mitoses"]
+
+cells = st.text(max_size=6)
+names = st.text(min_size=1, max_size=6).map(str.strip).filter(bool)
+
+
+@pytest.fixture
+def people(tmp_path):
+    """A function that writes a table and its schema and loads them."""
+
+    def load(text=PEOPLE, *, schema=SCHEMA, name="people.csv", **options):
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        (tmp_path / "people.toml").write_text(schema, encoding="utf-8")
+        return load_own(f"table:{tmp_path / name}", schema=tmp_path / "people.toml", **options)
+
+    return load
+
+
+def test_a_table_becomes_features_and_labels(people):
+    data = people()
+    features, labels = data.train
+    assert features.tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [-1, 0, 0, 1]]
+    assert (features.dtype, labels.dtype, labels.tolist()) == (torch.float32, torch.int64, [0, 1, 0])
+    assert (data.classes, data.class_names, data.test) == (2, ("low", "high"), None)
+    assert data.record == "one row of people.csv"
+    assert data.disclosed == ()
+    assert data.public == (
+        "The classes are declared: low, high.",
+        "Column age: a number, clipped to [0, 100], as declared.",
+        "Column job: one of clerk, other or missing, as declared.",
+        "Column id: not used, as declared.",
+    )
+
+
+def test_no_record_is_printed(people):
+    assert "tensor" not in repr(people(schema=SCHEMA.replace("low = 0\nhigh = 100", 'bounds = "private"')))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff" + PEOPLE,
+        PEOPLE.replace("\n", "\r\n"),
+        PEOPLE.replace("\n", "\n\n"),
+        PEOPLE.replace(",", " , "),
+        PEOPLE.rstrip("\n"),
+        PEOPLE.replace("clerk", '"clerk"').replace("cook", '"a\n""cook"", in\nlines"'),
+        "income,job,age\nlow,clerk,50\nhigh,cook,100\nlow,,0\n",
+    ],
+    ids=["byte order mark", "windows", "empty lines", "spaces", "no last newline", "quotes", "order, id left out"],
+)
+def test_the_same_table_written_otherwise(people, text):
+    expected, found = people(), people(text)
+    assert torch.equal(found.train[0], expected.train[0])
+    assert torch.equal(found.train[1], expected.train[1])
+
+
+@pytest.mark.parametrize(("delimiter", "name"), [(";", "people.csv"), ("\t", "people.tsv"), ("\t", "people.txt")])
+def test_other_delimiters(people, delimiter, name):
+    schema = SCHEMA if name.endswith("tsv") else f"{SCHEMA}[file]\ndelimiter = {json.dumps(delimiter)}\n"
+    assert torch.equal(people(PEOPLE.replace(",", delimiter), schema=schema, name=name).train[0], people().train[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "people.csv is empty"),
+        ("\n\n", "people.csv is empty"),
+        ("id,age,job,income\n", "people.csv has no rows"),
+        ("id,age,job,job,income\n", "two columns called 'job'.*no header"),
+        ("id,age, job,job,income\n", "two columns called 'job'"),
+        (",age,job,income\n0,1,a,low\n", "Column 1 of .*people.csv has no name.*index=False"),
+        ("id,age,job\n1,2,a\n", "no column 'income', which is the target.*id, age, job"),
+        ("id,ages,job,income\n1,2,a,low\n", "no column 'age', which is declared.*Did you mean ages"),
+        ("id;age;job;income\n1;2;a;low\n", "no column 'age'.*delimiter"),
+        ("id,age,job,town,income\n1,2,a,x,low\n", "has a column 'town', which the schema does not.*\"ignore\""),
+        (PEOPLE + "4,5,clerk\n", "people.csv, line 5: 3 cells, and the header has 4"),
+        (PEOPLE + "4,5,clerk,low,\n", "people.csv, line 5: 5 cells, and the header has 4"),
+        (PEOPLE + '4,5,"cl\nerk",low\n5,6\n', "people.csv, line 7: 2 cells"),
+        (PEOPLE + "4,old,clerk,low\n", "people.csv, line 5, column 'age': the cell is 'old', which is not a finite"),
+        (PEOPLE + '\n4,1,"\n\n",low\n5,old,clerk,low\n', "people.csv, line 9, column 'age'"),
+        (PEOPLE + "4,,clerk,low\n", "line 5, column 'age': the cell is empty.*missing = true"),
+        (PEOPLE + "4,5,clerk,medium\n", "line 5, column 'income': the cell is 'medium'.*classes low, high"),
+        (PEOPLE + "4,5,clerk,\n", "line 5, column 'income': the cell is ''"),
+        (PEOPLE + '4,5,"clerk,low\n6,7,clerk,low\n', "line 5: the row that begins here cannot be read"),
+        (PEOPLE + '4,5,"cl"erk,low\n', "line 5: the row that begins here cannot be read"),
+        (PEOPLE.encode() + b"4,5,caf\xe9,low\n", "people.csv, line 5: not UTF-8"),
+        (PEOPLE.encode("utf-16"), "people.csv, line 1: not UTF-8"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_named_with_its_place(people, text, message):
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        people(text)
+
+
+def test_the_line_is_right_far_into_a_file(people):
+    rows = 3 * tables.ROWS_AT_ONCE
+    text = "id,age,job,income\n" + "1,2,clerk,low\n" * rows
+    assert len(people(text).train[1]) == rows
+    with pytest.raises(InputError, match=f"line {rows + 2}, column 'age'"):
+        people(text + "1,x,clerk,low\n")
+    with pytest.raises(InputError, match=f"line {rows + 2}: 1 cells"):
+        people(text + "1\n")
+
+
+@given(st.lists(st.lists(cells, min_size=3, max_size=3), min_size=1, max_size=5), st.sampled_from([1, 2, 1024]))
+def test_whatever_the_csv_module_writes_is_read_back(tmp_path_factory, rows, at_once):
+    path = tmp_path_factory.mktemp("tables") / "table.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["a", "b", "c"], *rows])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "ROWS_AT_ONCE", at_once)
+        table = open_table(path)
+        read = [row for a, c in table.chunks(["a", "c"]) for row in zip(a, c, strict=True)]
+    assert read == [(row[0], row[2]) for row in rows]
+
+
+@pytest.mark.parametrize(("name", "message"), [("absent.csv", "does not exist"), (".", "is a folder")])
+def test_a_table_that_is_not_there(tmp_path, name, message):
+    with pytest.raises(InputError, match=message):
+        open_table(tmp_path / name)
+
+
+def test_a_table_needs_a_schema(tmp_path):
+    with pytest.raises(InputError, match=r"needs a schema.*adadp data schema"):
+        load_own(f"table:{tmp_path / 'people.csv'}")
+
+
+def test_test_data_is_read_the_same_way(people, tmp_path):
+    (tmp_path / "public.csv").write_text("income,age,job\nhigh,25,clerk\n", encoding="utf-8")
+    features, labels = people(test_data=f"table:{tmp_path / 'public.csv'}").test
+    assert (features.tolist(), labels.tolist()) == ([[-0.5, 1, 0, 0]], [1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "age"}, "target is 'age', and the schema .* says 'income'"),
+        ({"test_data": "npz:people.npz"}, "not of the kind table"),
+        ({"test_data": "people.csv"}, "Unknown data 'people.csv'"),
+        ({"test_data": "table:"}, "Unknown data"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(people, options, message):
+    with pytest.raises(InputError, match=message):
+        people(**options)
+
+
+def test_private_records_do_not_test(people, tmp_path):
+    with pytest.raises(InputError, match=r"is the training data.*nobody pays"):
+        people(test_data=f"table:{tmp_path / '.' / 'people.csv'}")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (SCHEMA.replace('column = "income"\n', ""), "no target.column"),
+        (SCHEMA.replace('classes = ["low", "high"]\n', ""), "no target.classes"),
+        (SCHEMA + '[columns.income]\nkind = "ignore"\n', "'income' is the target and one of the columns"),
+        (SCHEMA[: SCHEMA.index("[columns.age]")], "no column that is used"),
+    ],
+)
+def test_a_schema_that_a_table_cannot_use(people, schema, message):
+    with pytest.raises(InputError, match=message):
+        people(schema=schema)
+
+
+def test_the_target_may_be_given_apart(people):
+    schema = SCHEMA.replace('column = "income"\n', "")
+    assert torch.equal(people(schema=schema, target="income").train[1], people(target="income").train[1])
+
+
+def test_the_cancer_data_read_as_a_users_table_is_that_of_the_zoo(tmp_path):
+    """The rows without a missing mark are the same, and a missing mark has a feature of its own."""
+    raw = importlib.resources.files(zoo).joinpath("files/breast-cancer-wisconsin.data").read_text(encoding="ascii")
+    (tmp_path / "cancer.csv").write_text(",".join(["id", *MARKS, "class"]) + "\n" + raw, encoding="ascii")
+    marks = "".join(f'{mark} = {{kind = "number", low = 1, high = 10, missing = ["?"]}}\n' for mark in MARKS)
+    schema = f'[target]\ncolumn = "class"\nclasses = [2, 4]\n[columns]\nid = {{kind = "ignore"}}\n{marks}'
+    (tmp_path / "cancer.toml").write_text(schema, encoding="ascii")
+    features, labels = load_own(f"table:{tmp_path / 'cancer.csv'}", schema=tmp_path / "cancer.toml").train
+    whole = features[:, 1::2].sum(dim=1) == 0
+    assert (len(features), int((~whole).sum())) == (699, 16)
+    mine = torch.cat([features[whole, ::2], labels[whole, None]], dim=1)
+    data = zoo.load("cancer")
+    theirs = torch.cat([torch.cat([records[0], records[1][:, None]], dim=1) for records in (data.train, data.test)])
+    rows = [np.array(sorted(table.tolist())) for table in (mine, theirs)]
+    np.testing.assert_allclose(*rows, atol=1e-6)
+
+
+PRIVATE = SCHEMA.replace("low = 0\nhigh = 100", 'bounds = "private"\nmissing = true')
+
+
+def test_columns_with_private_bounds_stay_raw_behind_the_features(people, tmp_path):
+    (tmp_path / "public.csv").write_text("income,age,job\nhigh,75,clerk\nlow,,clerk\n", encoding="utf-8")
+    data = people(PEOPLE + "4,,clerk,low\n", schema=PRIVATE, test_data=f"table:{tmp_path / 'public.csv'}")
+    assert data.encoder.private_columns == ("age",)
+    values = data.train[0]
+    assert (values.dtype, data.encoder.shape) == (torch.float64, (6,))
+    assert values[:, 0].tolist() == [0, 0, 0, 0]
+    assert values[:3, -1].tolist() == [50, 100, 0]
+    assert values[3, -1].isnan()
+    assert "Column age: a number, clipped to its bounds, which are released privately" in data.public[1]
+    expected = [[0, 0, 1, 0, 0, 75], [0, 1, 1, 0, 0, -1]]
+    for records in (data.encoder.read(tmp_path / "public.csv"), data.test[0]):
+        assert records.nan_to_num(-1).tolist() == expected
+    assert private_positions(tmp_path / "people.toml") == (0,)
+
+
+COLUMNS = [
+    '{kind = "ignore"}',
+    '{kind = "number", low = 0, high = 1}',
+    '{kind = "number", low = 0, high = 1, missing = true}',
+    '{kind = "number", bounds = "private"}',
+    '{kind = "number", bounds = "private", missing = true}',
+    '{kind = "category", values = ["a", "b", "c"]}',
+    '{kind = "category", buckets = 5}',
+]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(COLUMNS), max_size=6), st.floats(-100, 100), st.floats(0.1, 100))
+def test_released_bounds_do_what_declared_ones_do(people, kinds, low, width):
+    """Columns in any order: the stage makes of raw values what the same bounds make of them when they are declared."""
+    kinds = [*kinds, COLUMNS[3]]
+    header = ",".join(["income", *(f"c{number}" for number in range(len(kinds)))])
+    text = f"{header}\nlow{',0.25' * len(kinds)}\nhigh{',7' * len(kinds)}\n"
+    target = '[target]\ncolumn = "income"\nclasses = ["low", "high"]\n[columns]\n'
+    lines = [f"c{number} = {kind}" for number, kind in enumerate(kinds)]
+    pending = people(text, schema=target + "\n".join(lines))
+    declared = people(
+        text, schema=target + "\n".join(lines).replace('bounds = "private"', f"low = {low}, high = {low + width}")
+    )
+    private = pending.encoder.private_columns
+    assert pending.encoder.shape == (declared.train[0].shape[1] + len(private),)
+    ranges = torch.tensor([[low, low + width]] * len(private), dtype=torch.float64)
+    scaled = Scaling(tabular.private_positions(pending.encoder.columns), ranges)(pending.train[0])
+    torch.testing.assert_close(scaled, declared.train[0], rtol=0, atol=1e-6)
+
+
+def test_prediction_needs_no_target_and_keeps_the_features(people, tmp_path):
+    data = people()
+    text = json.dumps(data.encoder.as_json(), sort_keys=True)
+    encoder = encoder_from_json(json.loads(text))
+    assert encoder == data.encoder
+    path = tmp_path / "new.csv"
+    path.write_text("job,age\ncook,100\n", encoding="utf-8")
+    assert encoder.read(path).tolist() == [[1, 0, 1, 0]]
+    with pytest.raises(InputError, match="no column 'income'"):
+        encoder.read_labelled(path)
+    path.write_text("job,age,income\ncook,100,unheard of\n", encoding="utf-8")
+    assert encoder.read(path).tolist() == [[1, 0, 1, 0]], "the target is not looked at"
+
+
+@pytest.mark.parametrize("values", [{}, {"kind": "table", "classes": []}, {"kind": "npz", "classes": 3}])
+def test_what_is_no_encoder_is_refused(values):
+    with pytest.raises(InputError, match="not an encoder"):
+        encoder_from_json(values)
+    with pytest.raises(InputError, match="Unknown kind of encoder 'audio'"):
+        encoder_from_json({"kind": "audio", "classes": []})
+
+
+def test_own_data_is_told_apart():
+    assert all(is_own(data) for data in ("table:a.csv", "npz:a:b", "images:."))
+    assert not any(is_own(data) for data in ("mnist", "table", "csv:a", ""))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(names, min_size=2, max_size=5, unique=True))
+def test_a_draft_names_the_columns_and_becomes_a_schema(tmp_path, header):
+    path = tmp_path / "drafted.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerow(header)
+    draft = draft_schema(path)
+    assert tomllib.loads(draft) == {"target": {}, "columns": {}}
+    chosen = [line.removeprefix("# ") if line.endswith('{kind = "ignore"}') else line for line in draft.split("\n")]
+    (tmp_path / "drafted.toml").write_bytes("\n".join(chosen).encode())
+    assert [name for name, _ in load_schema(tmp_path / "drafted.toml").columns] == header
+
+
+def test_a_draft_looks_at_no_value(tmp_path):
+    """Not even far enough to see that the rows cannot be read."""
+    path = tmp_path / "people.csv"
+    path.write_text(PEOPLE + '1,"2"3\n1,"2', encoding="utf-8")
+    with_rows = draft_schema(path)
+    path.write_text(PEOPLE.splitlines()[0], encoding="utf-8")
+    assert with_rows == draft_schema(path)
+    assert "clerk" not in with_rows
+
+
+def test_a_draft_finds_the_delimiter_in_the_header(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_text(PEOPLE.replace(",", ";"), encoding="utf-8")
+    assert 'delimiter = ";"' in draft_schema(path)
+    assert '# "age" = ' in draft_schema(path)
+
+
+def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = tmp_path / "people.parquet"
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match=r"needs pyarrow.*adadp\[table\]"):
+        open_table(path)
+
+
+def test_parquet_is_read_as_the_same_table(people, tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    text = "age,job,income,id\n50,3,low,x\n,,high,y\n0.5,4,low,z\n"
+    schema = SCHEMA.replace("high = 100", "high = 100\nmissing = true").replace('"clerk"', '"3"')
+    expected = people(text, schema=schema)
+    columns = {
+        "age": pyarrow.array([50.0, float("nan"), 0.5]),
+        "job": pyarrow.array([3.0, None, 4.0]),
+        "income": pyarrow.array(["low", "high", "low"]).dictionary_encode(),
+        "id": pyarrow.array([b"x", b"y", b"z"]),
+    }
+    path = tmp_path / "people.parquet"
+    parquet.write_table(pyarrow.table(columns), path)
+    found = load_own(f"table:{path}", schema=tmp_path / "people.toml")
+    assert torch.equal(found.train[0], expected.train[0])
+    assert torch.equal(found.train[1], expected.train[1])
+    assert '"age"' in draft_schema(path)
+
+    parquet.write_table(pyarrow.table(columns | {"age": ["1", "2", "old"]}), path)
+    with pytest.raises(InputError, match=r"people\.parquet, row 3, column 'age': the cell is 'old'"):
+        load_own(f"table:{path}", schema=tmp_path / "people.toml")
+    parquet.write_table(pyarrow.table(columns | {"age": [[1], [2], [3]]}), path)
+    with pytest.raises(InputError, match=r"'age' of .* is of type list"):
+        load_own(f"table:{path}", schema=tmp_path / "people.toml")
+    path.write_bytes(b"age,job\n")
+    with pytest.raises(InputError, match="is not a Parquet file"):
+        load_own(f"table:{path}", schema=tmp_path / "people.toml")

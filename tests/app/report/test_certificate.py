@@ -1,0 +1,528 @@
+"""The certificate says what was released, and ``verify_run`` finds whatever does not agree with it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from adadp import __version__
+from adadp.accounting import accountant, rounded_up
+from adadp.app import zoo
+from adadp.app.config import TrainConfig
+from adadp.app.report.certificate import make_certificate, plain_words, tensors_digest
+from adadp.app.report.detection import detection
+from adadp.app.report.html import write_report
+from adadp.app.runs import RunFolder, certificate_digest
+from adadp.app.train import fit, verify_run
+from adadp.errors import InputError
+from adadp.events import from_json
+from adadp.ledger import Ledger, PlannedBudget, read_ledger
+from adadp.plan import Plan
+
+DATA, TEST = zoo.load("cancer").train, zoo.load("cancer").test
+SETTINGS = {"epsilon": 2.0, "delta": 1e-4, "steps": 10, "batch_size": 56, "lr": 0.5}
+
+
+def trained(out: Path, **settings) -> RunFolder:
+    torch.manual_seed(0)
+    fit(nn.Linear(9, 2), DATA, test=TEST, out=out, **{**SETTINGS, **settings})
+    return RunFolder.open(out)
+
+
+@pytest.fixture(scope="module")
+def rehearsal(tmp_path_factory) -> RunFolder:
+    return trained(tmp_path_factory.mktemp("rehearsal") / "run", seed=7)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> RunFolder:
+    return trained(tmp_path_factory.mktemp("original") / "run")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory, original) -> RunFolder:
+    """A run that differs in nothing but its weights and noise, and in what was measured, which may agree by chance."""
+    torch.manual_seed(9)
+    while True:
+        out = tmp_path_factory.mktemp("other") / "run"
+        fit(nn.Linear(9, 2), DATA, test=TEST, out=out, **SETTINGS)
+        if RunFolder.open(out).certificate()["measured"] != original.certificate()["measured"]:
+            return RunFolder.open(out)
+
+
+@pytest.fixture
+def run(original, tmp_path) -> RunFolder:
+    return RunFolder.open(shutil.copytree(original.path, tmp_path / "run"))
+
+
+def failed(folder: RunFolder) -> set[str]:
+    return {check.name for check in verify_run(RunFolder.open(folder.path)) if not check.passed}
+
+
+# What it says -----------------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_says_everything_a_reader_needs(original):
+    certificate = original.certificate()
+    event = from_json(certificate["charged"][0]["event"])
+    assert certificate["epsilon_low"] <= certificate["epsilon"] == certificate["epsilon_high"] <= 2
+    assert certificate["epsilon_low"] > 1.99
+    assert certificate["delta"] == 1e-4
+    assert certificate["private"] is True
+    assert certificate["rehearsal"] is False
+    assert "if_unseeded" not in certificate
+    assert certificate["neighbours"] == "add-remove" == event.neighbours.value
+    assert certificate["sampling"] == "poisson"
+    assert certificate["method"] == "adadp"
+    assert certificate["randomness"] == "secure (operating-system entropy)"
+    assert certificate["charged"][0]["count"] == certificate["steps_done"] == certificate["plan"]["steps"] == 10
+    assert certificate["versions"]["adadp"] == __version__
+    assert set(certificate["versions"]) == {"adadp", "python", "torch", "numpy"}
+    checked = {each["accountant"]: each["epsilon"] for each in certificate["cross_check"]}
+    assert {"pld", "rdp", "moments"} <= set(checked)
+    assert not {"theorem1", "zcdp-sampled", "strong-published"} & set(checked)
+    assert min(checked.values()) == checked["pld"] == certificate["epsilon"]
+    disclosed = " ".join(certificate["disclosed"])
+    assert "number of training records, 560" in disclosed
+    assert "How long the run took, rounded up to one digit" in disclosed
+    public, rounding, apart = certificate["not_charged"]
+    assert "from that record alone was proved" in apart
+    assert "is not covered" in apart
+    assert public == "Evaluations on the test set, which must be public."
+    assert "the corner of a ReLU" in rounding
+    assert original.model_metadata() == {
+        "certificate_digest": certificate_digest(certificate),
+        "private": "true",
+        "rehearsal": "false",
+        "epsilon": repr(certificate["epsilon"]),
+        "delta": "0.0001",
+        "neighbours": "add-remove",
+    }
+
+
+def test_the_whole_run_verifies_and_nothing_is_written(original):
+    before = {path.name: path.read_bytes() for path in original.path.iterdir()}
+    checks = verify_run(original)
+    assert [check.name for check in checks] == [
+        "configuration",
+        "ledger",
+        "model",
+        "plan",
+        "charges",
+        "epsilon",
+        "statements",
+        "measurements",
+        "page",
+    ]
+    assert all(check.passed for check in checks), checks
+    assert {path.name: path.read_bytes() for path in original.path.iterdir()} == before
+
+
+def test_secure_searched_and_hidden_are_said(tmp_path):
+    folder = trained(tmp_path / "run", seed=None, searched=7, public_records=600, sampling="poisson")
+    certificate = folder.certificate()
+    assert certificate["randomness"].startswith("secure")
+    assert not any("seed" in line or "exact number" in line for line in certificate["disclosed"])
+    assert "The choice among 7 settings that were tried outside of this run." in certificate["not_charged"]
+    assert failed(folder) == set()
+
+
+def test_in_plain_words(original):
+    words = plain_words(original.certificate())
+    for part in (
+        "(2, 0.0001)-differentially private",
+        "add-remove",
+        "10 of 10 steps of adadp",
+        "secure",
+        "Disclosed: ",
+        "Other accountants with a proof: rdp",
+        "One record is: one entry of the training data, as it was given.\n",
+    ):
+        assert part in words
+    guarantee, protects, record, *_ = words.splitlines()
+    assert guarantee == "The model is (2, 0.0001)-differentially private, for add-remove neighbours."
+    assert protects == original.certificate()["protects"]
+    assert record.startswith("One record is")
+    wide = {**original.certificate(), "epsilon_low": 1.9, "epsilon_high": 2.0}
+    assert "epsilon by pld is between 1.9 and 2, the upper end counts." in plain_words(wide)
+    assert "epsilon by pld is 2. Other" in plain_words({**wide, "epsilon_low": 2.0})
+    assert "(2, 1e-6)-" in plain_words({**original.certificate(), "delta": 1e-6})
+    assert "lost" not in words
+    assert "10 of 10 steps of adadp (3 more were charged and lost)" in plain_words(
+        {**original.certificate(), "steps_lost": 3}
+    )
+    assert "Accounting: nothing was released" in plain_words(
+        {**original.certificate(), "epsilon": 0, "cross_check": []}
+    )
+    reason = {"private": False, "rehearsal": False, "reason": "Because."}
+    assert plain_words(reason) == "NOT PRIVATE. Because."
+
+
+def test_a_run_with_a_seed_is_a_rehearsal_and_says_so_first(rehearsal, original):
+    certificate = rehearsal.certificate()
+    assert certificate["private"] is False
+    assert certificate["rehearsal"] is True
+    assert certificate["epsilon"] is certificate["epsilon_low"] is certificate["epsilon_high"] is None
+    assert certificate["cross_check"] == []
+    assert certificate["protects"] == "Nothing."
+    assert "the seed 7" in certificate["reason"]
+    assert "whoever has the seed can compute the noise again and subtract it" in certificate["reason"]
+    real = original.certificate()
+    assert certificate["if_unseeded"] == {name: real[name] for name in certificate["if_unseeded"]}
+    assert set(certificate["if_unseeded"]) == {"epsilon", "epsilon_low", "epsilon_high", "protects", "cross_check"}
+    first, second, *_ = plain_words(certificate).splitlines()
+    assert first == f"REHEARSAL, NOT FOR RELEASE. {certificate['reason']}"
+    assert second.startswith("Without a seed the same run would be (2, 0.0001)-differentially private")
+    metadata = rehearsal.model_metadata()
+    assert (metadata["private"], metadata["rehearsal"], metadata["epsilon"]) == ("false", "true", "none")
+    assert metadata["epsilon_if_unseeded"] == repr(real["epsilon"])
+    assert all("epsilon" not in line for line in rehearsal.metrics())
+
+
+def test_what_has_no_proof_is_no_rehearsal_of_anything(tmp_path):
+    certificate = certificate_of(tmp_path, charged=10, accountant="theorem1", seed=7)
+    assert (certificate["private"], certificate["rehearsal"]) == (False, False)
+    assert "theorem1" in certificate["reason"]
+    folder = trained(tmp_path / "run", epsilon=None, noise_multiplier=0.0, allow_nonprivate=True, seed=7)
+    assert plain_words(folder.certificate()) == "NOT PRIVATE. The run added no noise: nothing is protected."
+
+
+def as_secure(run: RunFolder, real: RunFolder) -> None:
+    """Write the folder of a rehearsal as that of a run without a seed, all but its ledger."""
+
+    def pretend(certificate: dict) -> None:
+        certificate |= {name: real.certificate()[name] for name in ("private", "rehearsal", "randomness", "protects")}
+        certificate |= certificate.pop("if_unseeded")
+        del certificate["reason"]
+
+    forged(run, pretend, seed=None)
+
+
+def test_a_rehearsal_verifies_as_one_and_not_as_anything_else(rehearsal, original, tmp_path):
+    assert failed(rehearsal) == set()
+    details = {check.name: check.detail for check in verify_run(rehearsal)}
+    assert details["epsilon"].startswith("none, this is a rehearsal; ")
+    disguised = RunFolder.open(shutil.copytree(rehearsal.path, tmp_path / "disguised"))
+    as_secure(disguised, original)
+    assert failed(disguised) == {"ledger"}
+    half = RunFolder.open(shutil.copytree(rehearsal.path, tmp_path / "half"))
+    forged(half, lambda c: c.update(private=True, rehearsal=False, epsilon=1.9))
+    assert failed(half) == {"epsilon"}
+    ledger = RunFolder.open(shutil.copytree(rehearsal.path, tmp_path / "ledger"))
+    edit(ledger.ledger_path, '"seeded":true', '"seeded":false')
+    assert "ledger" in failed(ledger)
+
+
+def test_a_ledger_that_does_not_say_whether_there_was_a_seed_does_not_verify(run):
+    lines = run.ledger_path.read_text().replace(',"seeded":false', "").splitlines()
+    head = ""
+    for place, line in enumerate(lines):
+        body = line[: line.index(',"chain"')] + "}"
+        head = sha256((head + body).encode()).hexdigest()
+        lines[place] = f'{body[:-1]},"chain":"{head}"}}'
+    run.ledger_path.write_text("\n".join(lines) + "\n")
+    forged(run, lambda c: c["ledger"].update(head=head))
+    assert failed(run) == {"ledger"}
+
+
+def test_a_folder_may_be_called_something_else_and_may_have_no_page(run):
+    renamed = RunFolder.open(run.path.rename(run.path.with_name("another name")))
+    assert failed(renamed) == set()
+    (renamed.path / "report.html").unlink()
+    assert failed(renamed) == set()
+
+
+def test_a_note_that_the_configuration_calls_for_cannot_be_left_out(run):
+    assert run.certificate()["notes"]
+    forged(run, lambda c: c.update(notes=[]))
+    assert failed(run) == {"statements"}
+
+
+LITTLE = (
+    "Adding or removing one record of the training data changes the probability of any outcome by at most a factor of "
+    "{factor}, plus at most 0.0001."
+)
+MUCH = (
+    "At so large an epsilon the guarantee alone rules out very little: the model may change much by adding or removing "
+    "one record of the training data."
+)
+
+
+def test_what_is_protected_is_said_by_what_epsilon_rules_out(original, tmp_path):
+    assert original.certificate()["protects"] == LITTLE.format(factor="7.39")
+    weak = trained(tmp_path / "weak", epsilon=1000.0, steps=2)
+    certificate = weak.certificate()
+    assert certificate["protects"] == MUCH
+    assert MUCH in plain_words(certificate)
+    assert failed(weak) == set()
+    forged(weak, lambda c: c.update(protects=LITTLE))
+    assert failed(weak) == {"statements"}
+
+
+@pytest.mark.parametrize(("charged", "noise", "sentence"), [(0, 0.1, LITTLE), (10, 2.0, LITTLE), (10, 0.3, MUCH)])
+def test_the_sentence_follows_from_what_was_charged(tmp_path, charged, noise, sentence):
+    certificate = certificate_of(tmp_path, charged=charged, noise=noise)
+    factor = rounded_up(math.exp(certificate["epsilon"]))
+    assert certificate["protects"] == sentence.format(factor=factor)
+    assert (detection(certificate["epsilon"], certificate["delta"]) > 0.99) == (sentence == MUCH)
+
+
+def test_a_run_without_a_guarantee_protects_nothing(tmp_path):
+    assert certificate_of(tmp_path, charged=10, accountant="theorem1")["protects"] == "Nothing."
+    folder = trained(tmp_path / "run", epsilon=None, noise_multiplier=0.0, allow_nonprivate=True)
+    assert folder.certificate()["protects"] == "Nothing."
+
+
+def certificate_of(tmp_path: Path, *, charged: int = 0, noise: float = 2.0, **config) -> dict:
+    plan = Plan.of_noise(noise=noise, records=560, batch_size=56, steps=10)
+    with Ledger.create(tmp_path / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger:
+        for step in range(charged):
+            ledger.charge(plan.charge_at(step))
+    return make_certificate(
+        config=TrainConfig("python", **{"noise_multiplier": noise, "delta": 1e-4, **config}),
+        plan=plan,
+        ledger=read_ledger(tmp_path / "ledger.jsonl"),
+        randomness="secure",
+        model={},
+        steps_done=charged,
+    )
+
+
+def test_what_was_charged_counts_and_not_what_was_planned(tmp_path):
+    plan = Plan.of_noise(noise=2.0, records=560, batch_size=56, steps=4)
+    assert certificate_of(tmp_path, charged=4)["epsilon"] == plan.epsilon(1e-4).epsilon
+    assert (
+        plan.epsilon(1e-4).epsilon
+        < Plan.of_noise(noise=2.0, records=560, batch_size=56, steps=10).epsilon(1e-4).epsilon
+    )
+
+
+def test_a_run_that_released_nothing_costs_nothing(tmp_path):
+    certificate = certificate_of(tmp_path)
+    assert (certificate["epsilon"], certificate["epsilon_low"], certificate["epsilon_high"]) == (0, 0, 0)
+    assert certificate["cross_check"] == []
+
+
+@pytest.mark.parametrize("name", ["theorem1", "strong-published"])
+def test_a_figure_that_is_no_bound_makes_no_guarantee(name, tmp_path):
+    certificate = certificate_of(tmp_path, charged=10, accountant=name)
+    assert certificate["private"] is False
+    assert certificate["epsilon"] is certificate["epsilon_high"] is None
+    plan = Plan.of_noise(noise=2.0, records=560, batch_size=56, steps=10)
+    assert certificate["claimed_epsilon"] == accountant(name).epsilon(plan.event(), 1e-4).epsilon
+    assert name in certificate["reason"]
+
+
+def test_a_digest_sees_names_shapes_dtypes_and_every_bit():
+    base = {"a": torch.zeros(4), "b": torch.ones(2, 3)}
+    others = [
+        {"a": torch.zeros(4), "c": torch.ones(2, 3)},
+        {"a": torch.zeros(4), "b": torch.ones(3, 2)},
+        {"a": torch.zeros(4, dtype=torch.int32), "b": torch.ones(2, 3)},
+        {"a": -torch.zeros(4), "b": torch.ones(2, 3)},
+        {"a": torch.zeros(4)},
+        {},
+    ]
+    digests = [tensors_digest(each) for each in [base, *others]]
+    assert len(set(digests)) == len(digests)
+    assert tensors_digest(dict(reversed(base.items()))) == digests[0]
+    assert tensors_digest({"a": torch.zeros(4), "b": torch.ones(3, 2).T}) == digests[0]
+    assert tensors_digest({"s": torch.tensor(1.0), "e": torch.zeros(0)})
+
+
+# What is tampered with --------------------------------------------------------------------------------------------
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) >= 1
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def certify(run: RunFolder, change: Callable[[dict], None]) -> None:
+    certificate = run.certificate()
+    change(certificate)
+    run.certificate_path.write_text(json.dumps(certificate, indent=2, sort_keys=True))
+
+
+def without_last_line(path: Path) -> None:
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+TAMPERED: dict[str, tuple[Callable[[RunFolder, RunFolder], object], set[str]]] = {
+    "last byte of the model": (lambda run, _: flip(run.model_path, -1), {"model"}),
+    "name in the model": (lambda run, _: edit_bytes(run.model_path, b"weight", b"wEight"), {"model"}),
+    "model removed": (lambda run, _: run.model_path.unlink(), {"model"}),
+    "model of another run": (lambda run, other: shutil.copy(other.model_path, run.path), {"model"}),
+    "model saved by others": (lambda run, _: save_file(load_file(run.model_path), run.model_path), {"model"}),
+    "epsilon": (
+        lambda run, _: certify(run, lambda c: c.update(epsilon=1.0)),
+        {"model", "epsilon"},
+    ),
+    "bracket": (
+        lambda run, _: certify(run, lambda c: c.update(epsilon_low=1.0)),
+        {"model", "epsilon"},
+    ),
+    "delta": (lambda run, _: certify(run, lambda c: c.update(delta=1e-9)), {"model", "epsilon"}),
+    "neighbours": (
+        lambda run, _: certify(run, lambda c: c.update(neighbours="replace-one")),
+        {"model", "statements"},
+    ),
+    "randomness": (
+        lambda run, _: certify(run, lambda c: c.update(randomness="secure (really)")),
+        {"model", "statements"},
+    ),
+    "disclosed": (lambda run, _: certify(run, lambda c: c["disclosed"].pop()), {"model", "statements"}),
+    "a new statement": (lambda run, _: certify(run, lambda c: c.update(endorsed=True)), {"model", "statements"}),
+    "count": (lambda run, _: certify(run, lambda c: c["charged"][0].update(count=5)), {"model", "charges"}),
+    "steps": (lambda run, _: certify(run, lambda c: c.update(steps_done=11)), {"model", "charges"}),
+    "batch in the plan": (lambda run, _: certify(run, lambda c: c["plan"].update(batch_size=28)), {"model", "plan"}),
+    "noise in the plan": (
+        lambda run, _: certify(run, lambda c: c["plan"].update(noise="uniform:s0=9")),
+        {"model", "plan", "charges"},
+    ),
+    "records in the plan": (
+        lambda run, _: certify(run, lambda c: c["plan"].update(records=5600)),
+        {"model", "plan", "charges", "statements"},
+    ),
+    "a part of the certificate": (
+        lambda run, _: certify(run, lambda c: c.pop("plan")),
+        {"model", "plan", "charges", "epsilon", "statements"},
+    ),
+    "name of the ledger": (lambda run, _: certify(run, lambda c: c["ledger"].update(run="ab")), {"model", "ledger"}),
+    "length of the ledger": (lambda run, _: certify(run, lambda c: c["ledger"].update(length=9)), {"model", "ledger"}),
+    "certificate of another run": (
+        lambda run, other: shutil.copy(other.certificate_path, run.path),
+        {"ledger", "model", "measurements"},
+    ),
+    "certificate removed": (lambda run, _: run.certificate_path.unlink(), {"certificate"}),
+    "certificate that is no JSON": (lambda run, _: run.certificate_path.write_text("epsilon: 1"), {"certificate"}),
+    "certificate that is a list": (lambda run, _: run.certificate_path.write_text("[]"), {"certificate"}),
+    "last line of the ledger": (
+        lambda run, _: without_last_line(run.ledger_path),
+        {"ledger", "charges", "epsilon", "statements"},
+    ),
+    "a number in the ledger": (
+        lambda run, _: edit(run.ledger_path, '"seq":3', '"seq":4'),
+        {"ledger", "plan", "charges", "epsilon", "statements"},
+    ),
+    "noise in the ledger": (
+        lambda run, _: edit(run.ledger_path, '"noise_multiplier":', '"noise_multiplier":9'),
+        {"ledger", "plan", "charges", "epsilon", "statements"},
+    ),
+    "ledger of another run": (lambda run, other: shutil.copy(other.ledger_path, run.path), {"ledger"}),
+    "ledger removed": (
+        lambda run, _: run.ledger_path.unlink(),
+        {"ledger", "plan", "charges", "epsilon", "statements"},
+    ),
+    "epsilon in the configuration": (
+        lambda run, _: edit(run.config_path, "epsilon = 2.0", "epsilon = 1.0"),
+        {"configuration", "plan"},
+    ),
+    "batch in the configuration": (
+        lambda run, _: edit(run.config_path, "batch = 56", "batch = 55"),
+        {"configuration", "plan", "charges"},
+    ),
+    "steps in the configuration": (
+        lambda run, _: edit(run.config_path, "steps = 10", "steps = 9"),
+        {"configuration", "plan", "charges", "statements"},
+    ),
+    "delta in the configuration": (
+        lambda run, _: edit(run.config_path, "delta = 0.0001", "delta = 0.001"),
+        {"configuration", "plan", "epsilon", "statements"},
+    ),
+    "a metric": (
+        lambda run, _: edit(run.metrics_path, '"test_accuracy": 0.', '"test_accuracy": 0.9'),
+        {"measurements", "page"},
+    ),
+    "metrics removed": (lambda run, _: run.metrics_path.unlink(), {"measurements", "page"}),
+    "a count of mistakes": (lambda run, _: edit(run.confusion_path, "[[", "[[9"), {"measurements", "page"}),
+    "mistakes removed": (lambda run, _: run.confusion_path.unlink(), {"measurements", "page"}),
+    "a word on the page": (lambda run, _: edit(run.path / "report.html", "record", "person"), {"page"}),
+    "rate in the configuration": (lambda run, _: edit(run.config_path, "lr = 0.5", "lr = 0.4"), {"configuration"}),
+    "seed in the configuration": (
+        lambda run, _: edit(run.config_path, "data =", "seed = 0\ndata ="),
+        {"configuration", "ledger", "epsilon", "statements"},
+    ),
+}
+
+
+def edit_bytes(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("case", TAMPERED)
+def test_every_single_edit_is_found_where_it_was_made(case, run, other):
+    tamper, expected = TAMPERED[case]
+    tamper(run, other)
+    found = failed(run)
+    assert found >= expected
+    assert found - expected <= {"model", "page"}
+
+
+def forged(run: RunFolder, change: Callable[[dict], None], **config) -> None:
+    """Somebody edits the certificate, and configuration, and mends every checksum about them, and the page."""
+    if config:
+        run.config_path.write_text(run.config.replace(**config).to_toml())
+    certificate = run.certificate()
+    certificate["config_digest"] = RunFolder.open(run.path).config.digest()
+    change(certificate)
+    run.write_certificate(certificate)
+    metadata = {**run.model_metadata(), "certificate_digest": certificate_digest(certificate)}
+    run.save_model(run.load_model_tensors(), metadata)
+    with suppress(InputError):  # of figures that no page can be made of
+        write_report(run.path)
+
+
+def nothing(certificate: dict) -> None:
+    """Leave the certificate as it is."""
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "expected"),
+    [
+        (lambda c: c.update(epsilon=1.0, epsilon_low=1.0, epsilon_high=1.0), {}, {"epsilon"}),
+        (lambda c: c.update(epsilon=1.0), {"epsilon": 1.0}, {"plan", "epsilon"}),
+        (nothing, {"epsilon": 3.0}, {"plan"}),
+        (lambda c: c.update(delta=1e-9), {"delta": 1e-9}, {"plan", "epsilon", "statements"}),
+        (lambda c: c["plan"].update(noise="uniform:s0=9"), {"noise_multiplier": 9.0}, {"plan", "charges"}),
+        (lambda c: c.update(private=False, epsilon=None), {}, {"epsilon"}),
+        (lambda c: c.update(accountant="theorem1"), {"accountant": "theorem1"}, {"plan", "epsilon", "statements"}),
+        (lambda c: c.update(steps_done=9, steps_lost=2), {}, {"charges"}),
+        (lambda c: c.update(steps_done=-1), {}, {"charges", "page"}),
+        (nothing, {"lr": 0.4}, set()),
+    ],
+)
+def test_a_figure_is_computed_again_even_if_every_checksum_was_mended(run, change, config, expected):
+    forged(run, change, **config)
+    assert failed(run) == expected
+
+
+def test_the_ledger_may_not_go_on_after_the_certificate(run, tmp_path):
+    plan = Plan.of_noise(
+        noise=float(run.certificate()["plan"]["noise"].split("=")[1]), records=560, batch_size=56, steps=10
+    )
+    twice = tmp_path / "twice.jsonl"
+    with Ledger.create(twice, budget=None) as ledger:
+        for _ in range(11):
+            ledger.charge(plan.charge_at(0))
+    shutil.copy(twice, run.ledger_path)
+    assert {"ledger", "plan", "charges", "epsilon"} <= failed(run)

@@ -1,0 +1,251 @@
+"""Runs by name: defaults filled in, names checked before anything is made, the same run again from its own file."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from adadp.accounting import accountant
+from adadp.app import zoo
+from adadp.app.auto_size import auto_steps
+from adadp.app.config import TrainConfig
+from adadp.app.features import parse_features
+from adadp.app.predict import load_model
+from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, OWN, RECIPES, recipe_for
+from adadp.app.resolve import resolved, resume, start, with_fitting_batch
+from adadp.app.runs import RunFolder
+from adadp.app.train import fit, verify_run
+from adadp.errors import AdaDPError, InputError, Interrupted
+from adadp.events import GaussianRelease, Neighbours
+from adadp.ledger import Ledger
+
+SHORT = TrainConfig("cancer", noise_multiplier=2.0, delta=1e-4, steps=4, seed=0, threads=1)
+
+
+@pytest.fixture(autouse=True)
+def threads_stay_as_they_were():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_every_data_set_has_a_recipe_that_fits_it():
+    assert {data for data, _ in RECIPES} - {OWN} <= set(zoo.DATA_SETS) == set(DELTAS)
+    for name, entry in zoo.DATA_SETS.items():
+        whole = resolved(TrainConfig(name, epsilon=1.0))
+        features = DEFAULT_FEATURES.get(name)
+        recipe = recipe_for(name, features)
+        assert (whole.clip_norm, whole.model, whole.optimizer) == (recipe.clip_norm, recipe.model, recipe.optimizer)
+        sizes = (None, auto_steps(1.0)) if recipe.auto else (recipe.epochs, None)
+        assert (whole.epochs, whole.steps) == sizes
+        assert recipe.auto or whole.batch_size == recipe.batch_size
+        assert whole.batch_size < entry.train_records
+        assert recipe_for(name, None).model == entry.default_model
+        assert whole.delta == DELTAS[name] < 1 / entry.train_records
+        stages = [stage.name for stage in parse_features(whole.features)]
+        assert stages == ([] if features is None else [features, "equalise"])
+        assert resolved(whole) == whole
+
+
+@pytest.mark.parametrize(("data", "kind"), RECIPES)
+def test_every_recipe_trains_with_its_features(data, kind):
+    whole = resolved(TrainConfig("mnist" if data == OWN else data, epsilon=1.0, features=kind))
+    if data != OWN:
+        assert whole.model == RECIPES[data, kind].model
+        assert RECIPES[data, kind].auto or whole.batch_size == RECIPES[data, kind].batch_size
+    assert whole.lr is not None or whole.lr_schedule is not None
+
+
+def test_a_model_without_features_sees_the_records_as_they_are():
+    assert resolved(TrainConfig("mnist", model="mlp:1000", epsilon=2.0)).features is None
+
+
+def test_a_recipe_decays_its_rate_over_the_epochs_that_are_trained():
+    whole = resolved(TrainConfig("mnist", epsilon=2.0, epochs=7))
+    assert whole.lr is None
+    assert "period=7" in str(whole.lr_schedule)
+
+
+def test_the_rate_of_another_optimizer_is_not_borrowed():
+    with pytest.raises(InputError, match="needs a learning rate"):
+        resolved(TrainConfig("mnist", epsilon=2.0, optimizer="sgd"))
+
+
+def test_the_model_of_a_run_by_name_takes_records_as_they_are(tmp_path):
+    result = start(SHORT.replace(features="pca:dim=4,noise_multiplier=5", steps=20), tmp_path / "run")
+    records, labels = zoo.load("cancer").test
+    with torch.no_grad():
+        scores = result.model(records)
+    assert result.test_accuracy == int((scores.argmax(1) == labels).sum()) / len(labels)
+    assert torch.allclose(load_model(tmp_path / "run").model(records), scores, atol=1e-5)
+    assert result.network.state_dict().keys() == RunFolder.open(tmp_path / "run").load_model_tensors().keys()
+
+
+def test_pca_without_noise_gets_one_from_epsilon_that_alone_costs_its_share():
+    whole = resolved(TrainConfig("mnist", epsilon=2.0, features="pca:dim=20"))
+    stage = parse_features(whole.features)[0]
+    alone = accountant("pld").epsilon(GaussianRelease(stage.noise_multiplier, Neighbours.ADD_REMOVE), 1e-5).epsilon
+    assert 0.98 * stage.budget_share * 2 < alone <= stage.budget_share * 2
+    with pytest.raises(InputError, match="noise of pca"):
+        resolved(TrainConfig("mnist", noise_multiplier=2.0, features="pca:dim=20"))
+
+
+def test_what_is_given_is_kept():
+    given = SHORT.replace(
+        model="linear",
+        optimizer="sgd",
+        batch_size=9,
+        lr_schedule="exp:s0=1,k=0.1",
+        clip_rule="automatic:2,gamma=0.1",
+        steps=3,
+    )
+    whole = resolved(given)
+    assert whole == given
+    assert (whole.epochs, whole.lr, whole.clip_norm) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": "iris"}, "no data set 'iris'"),
+        ({"method": "magic"}, "Unknown method 'magic'.*adadp"),
+        ({"model": "vgg"}, "no model 'vgg'"),
+        ({"model": "cnn"}, "cnn cannot read records"),
+        ({"clip_rule": "box"}, "Unknown clip rule 'box'"),
+        ({"batch_size": 1000}, "batch_size must not exceed"),
+        ({"data": "python"}, "run from Python.*adadp.fit"),
+        ({"optimizer": "python"}, "run from Python"),
+        ({"device": "cuda:99"}, "cannot be used"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_names_that_are_unknown_leave_no_folder_and_no_charge(change, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(Ledger, "charge", lambda *_: pytest.fail("charged"))
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        start(SHORT.replace(**change), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_that_cannot_be_fetched_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADADP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("ADADP_DATA", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for scheme in ("http", "https"):
+        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:9")
+    with pytest.raises(AdaDPError):
+        start(SHORT.replace(data="mnist"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_repeated_by_its_own_configuration(tmp_path):
+    first = start(SHORT, tmp_path / "one")
+    again = start(TrainConfig.from_toml(tmp_path / "one" / "config.toml"), tmp_path / "two")
+    one, two = RunFolder.open(tmp_path / "one"), RunFolder.open(tmp_path / "two")
+    assert one.config_path.read_bytes() == two.config_path.read_bytes()
+    assert one.config == resolved(SHORT)
+    assert first.certificate["model_digest"] == again.certificate["model_digest"]
+    left, right = one.load_model_tensors(), two.load_model_tensors()
+    assert all(torch.equal(left[name], right[name]) for name in left | right)
+    assert first.test_accuracy == again.test_accuracy
+    assert torch.get_num_threads() == 1
+    assert first.certificate["record"] == zoo.find("cancer").record
+
+
+def test_where_the_weights_start_follows_the_seed_or_nothing():
+    quick = SHORT.replace(noise_multiplier=0, allow_nonprivate=True, steps=1)
+    digests = [start(quick.replace(seed=seed)).certificate["model_digest"] for seed in (1, 1, 2, None, None)]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4
+
+
+def test_a_stopped_run_goes_on_and_a_finished_one_does_not(tmp_path):
+    def stop(status):
+        if status.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    quick = SHORT.replace(noise_multiplier=0, allow_nonprivate=True)
+    whole = start(quick)
+    with pytest.raises(Interrupted, match="adadp train --resume"):
+        start(quick, tmp_path / "run", watch=stop)
+    assert not all(check.passed for check in verify_run(RunFolder.open(tmp_path / "run")))
+    seen = []
+    result = resume(tmp_path / "run", watch=lambda status: seen.append(status.step))
+    assert seen == [3, 4]
+    assert result.certificate["model_digest"] == whole.certificate["model_digest"]
+    with pytest.raises(InputError, match="has finished"):
+        resume(tmp_path / "run")
+    with pytest.raises(InputError, match="There is no run in"):
+        resume(tmp_path / "nothing")
+
+
+def test_a_run_from_python_is_resumed_from_python(tmp_path):
+    def stop(status):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    data = zoo.load("cancer").train
+    with pytest.raises(Interrupted, match="Call fit again with resume=True"):
+        fit(
+            torch.nn.Linear(9, 2),
+            data,
+            noise_multiplier=2.0,
+            delta=1e-4,
+            steps=3,
+            batch_size=56,
+            out=tmp_path / "run",
+            watch=stop,
+        )
+    with pytest.raises(InputError, match=r"run from Python.*resume=True"):
+        resume(tmp_path / "run")
+
+
+def test_data_is_loaded_before_there_is_a_folder(tmp_path, monkeypatch):
+    def look(name):
+        assert not (tmp_path / "run").exists()
+        raise InputError("looked")
+
+    monkeypatch.setattr(zoo, "load", look)
+    with pytest.raises(InputError, match="looked"):
+        start(SHORT, tmp_path / "run")
+
+
+@pytest.mark.parametrize(("rows", "batch_size"), [(9, 2), (200, 50), (2047, 511), (2100, 512)])
+def test_a_small_file_gets_a_batch_that_fits_it(rows, batch, tmp_path):
+    features = torch.linspace(0, 1, rows)[:, None].numpy()
+    np.savez(tmp_path / "own.npz", x=features, y=(features[:, 0] > 0.5).astype(int), classes=2)
+    config = TrainConfig(f"npz:{tmp_path / 'own.npz'}", noise_multiplier=4.0, delta=1e-5, epochs=1, threads=1)
+    result = start(config, tmp_path / "run")
+    assert result.plan.batch_size == batch
+    assert resolved(config.replace(records=rows)).batch_size == batch
+    assert not [check for check in verify_run(RunFolder.open(tmp_path / "run")) if not check.passed]
+    asked = resolved(config.replace(batch_size=rows))
+    assert with_fitting_batch(config.replace(batch_size=rows), asked, rows).batch_size == rows
+
+
+def test_a_delta_that_protects_nobody_is_refused_on_own_records(tmp_path):
+    features = torch.linspace(0, 1, 200)[:, None]
+    labels = (features[:, 0] > 0.5).long()
+    np.savez(tmp_path / "own.npz", x=features.numpy(), y=labels.numpy(), classes=2)
+    config = TrainConfig(f"npz:{tmp_path / 'own.npz'}", epsilon=1.0, delta=1 / 200, steps=2, batch_size=20, lr=0.1)
+    with pytest.raises(InputError, match="not below one over the number of records, 200"):
+        start(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists(), "nothing was spent"
+    with pytest.raises(InputError, match="not below one over the number of records, 1000"):
+        resolved(config.replace(records=1000, delta=1e-3))
+    with pytest.raises(InputError, match="not below one over the number of records, 200"):
+        fit(torch.nn.Linear(1, 2), (features, labels), epsilon=1.0, delta=1 / 200, steps=2, batch_size=20, lr=0.1)
+    start(config.replace(delta=1 / 201), tmp_path / "run")
+    start(config.replace(epsilon=None, noise_multiplier=0.0, allow_nonprivate=True), tmp_path / "noiseless")
+
+
+def test_on_public_records_a_delta_that_protects_nobody_is_noted():
+    """Table I of Xu et al. 2020 has such a delta."""
+    config = TrainConfig("cancer", epsilon=1.0, delta=1 / 560, steps=2, batch_size=56)
+    about = "delta = 0.00178571 is not below one over the number of records, 560."
+    assert about in start(config).certificate["notes"]
+    assert not any("delta" in note for note in start(config.replace(delta=1 / 561)).certificate["notes"])

@@ -1,0 +1,168 @@
+"""Downloads from an address: gone on with after a break, never trusted, never endless; and members of a tar there."""
+
+from __future__ import annotations
+
+import gzip
+
+import numpy as np
+import pytest
+from stand_ins import FILES, tar_of
+
+from adadp.app.zoo import fetch
+from adadp.app.zoo.addresses import Address, TarAddress
+from adadp.errors import InputError
+
+ZIPPED = gzip.compress(FILES["b.bin"])
+KEPT = "b.bin.gz.download"
+
+
+def break_off(entry, server, cache, after=50_000):
+    """A fetch whose connection breaks in the second file."""
+    server.cut = after
+    with pytest.raises(InputError, match=f"after {after} of"):
+        fetch(entry, cache=cache)
+    server.cut = None
+    server.asked.clear()
+    server.rests.clear()
+    return cache / "tiny" / KEPT
+
+
+def whole(cache):
+    return {path.name: path.read_bytes() for path in (cache / "tiny").iterdir() if path.name != ".lock"} == FILES
+
+
+def test_a_download_goes_on_where_it_broke_off(tiny, server, tmp_path):
+    server.ranges = "give"
+    entry = tiny(Address(server.base))
+    kept = break_off(entry, server, tmp_path)
+    assert kept.read_bytes() == server.answers["/b.bin.gz"][:50_000]
+    assert fetch(entry, cache=tmp_path).contents == FILES
+    assert (server.asked, server.rests) == (["/b.bin.gz"], ["bytes=50000-"])
+    assert whole(tmp_path)
+
+
+def test_a_download_may_break_off_twice(tiny, server, tmp_path):
+    server.ranges = "give"
+    entry = tiny(Address(server.base))
+    kept = break_off(entry, server, tmp_path)
+    server.cut = 20_000
+    with pytest.raises(InputError, match="after 70000 of"):
+        fetch(entry, cache=tmp_path)
+    assert kept.stat().st_size == 70_000
+    server.cut = None
+    assert fetch(entry, cache=tmp_path).contents == FILES
+    assert server.rests == ["bytes=50000-", "bytes=70000-"]
+
+
+def test_a_server_that_gives_no_pieces_is_asked_for_the_whole(tiny, server, tmp_path):
+    entry = tiny(Address(server.base))
+    break_off(entry, server, tmp_path)
+    assert fetch(entry, cache=tmp_path).contents == FILES
+    assert server.rests == ["bytes=50000-"], "its answer is the whole file, no second one is needed"
+    assert whole(tmp_path)
+
+
+def test_a_piece_that_does_not_start_where_it_should_is_not_used(tiny, server, tmp_path):
+    server.ranges = "another"
+    entry = tiny(Address(server.base))
+    break_off(entry, server, tmp_path)
+    assert fetch(entry, cache=tmp_path).contents == FILES
+    assert server.rests == ["bytes=50000-", None]
+    assert whole(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [b"x" * 50_000, ZIPPED, ZIPPED + b"more"], ids=["other bytes", "whole", "too long"])
+def test_what_was_kept_and_does_not_fit_is_downloaded_again(tiny, server, tmp_path, kept):
+    server.ranges = "give"
+    entry = tiny(Address(server.base))
+    break_off(entry, server, tmp_path).write_bytes(kept)
+    assert fetch(entry, cache=tmp_path).contents == FILES
+    assert server.rests == [f"bytes={len(kept)}-", None]
+    assert whole(tmp_path)
+
+
+def test_wrong_bytes_are_not_kept_however_they_came_together(tiny, server, tmp_path):
+    server.ranges = "give"
+    entry = tiny(Address(server.base))
+    kept = break_off(entry, server, tmp_path)
+    server.answers["/b.bin.gz"] = gzip.compress(np.random.RandomState(1).bytes(100_000))
+    with pytest.raises(InputError, match="wrong checksum"):
+        fetch(entry, cache=tmp_path)
+    assert server.rests == ["bytes=50000-", None], "downloaded again from its start once"
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("no_length", [False, True])
+def test_a_server_that_sends_without_end_is_stopped(tiny, server, tmp_path, no_length):
+    server.no_length = no_length
+    server.answers["/b.bin"] = bytes(100_000_000)
+    server.answers["/a.bin"] = FILES["a.bin"]
+    with pytest.raises(InputError, match=r"b\.bin has more than 102000 bytes"):
+        fetch(tiny(Address(server.base, suffix="")), cache=tmp_path)
+    assert {path.name for path in (tmp_path / "tiny").iterdir()} <= {"a.bin", ".lock"}
+    assert server.sent < 50_000_000, "the connection was closed long before its end"
+
+
+def test_a_server_need_not_say_how_long_a_file_is(tiny, server, tmp_path):
+    server.no_length = True
+    assert fetch(tiny(Address(server.base)), cache=tmp_path).contents == FILES
+
+
+def test_a_download_that_cannot_be_written_is_not_blamed_on_the_source(tiny, server, tmp_path):
+    (tmp_path / "tiny" / "a.bin.gz.download").mkdir(parents=True)
+    with pytest.raises(InputError, match="cannot be written"):
+        fetch(tiny(Address(server.base)), cache=tmp_path)
+
+
+TAR = tar_of(FILES | {"readme.txt": b"not asked for"}, "inner/")
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:xz", "w"])
+def test_files_are_read_out_of_a_tar(tiny, server, tmp_path, mode):
+    server.answers["/all.tar"] = tar_of(FILES, "inner/", mode)
+    fetched = fetch(tiny(TarAddress(f"{server.base}all.tar", 200_000, "inner")), cache=tmp_path)
+    assert fetched.contents == FILES
+    assert set(fetched.origin.values()) == {f"{server.base}all.tar"}
+    assert server.asked == ["/all.tar"]
+    assert whole(tmp_path)
+
+
+@pytest.mark.parametrize("ranges", ["give", "ignore", "another"])
+def test_a_tar_goes_on_where_it_broke_off(tiny, server, tmp_path, ranges):
+    server.answers["/all.tar.gz"] = TAR
+    server.ranges = ranges
+    entry = tiny(TarAddress(f"{server.base}all.tar.gz", len(TAR), "inner"))
+    break_off(entry, server, tmp_path)
+    assert fetch(entry, cache=tmp_path).contents == FILES
+    assert server.rests[0] == "bytes=50000-"
+    assert whole(tmp_path)
+
+
+def test_a_tar_whose_pieces_do_not_fit_is_downloaded_again(tiny, server, tmp_path):
+    server.answers["/all.tar.gz"] = TAR
+    server.ranges = "give"
+    entry = tiny(TarAddress(f"{server.base}all.tar.gz", len(TAR), "inner"))
+    break_off(entry, server, tmp_path)
+    (tmp_path / "tiny" / "all.tar.gz.download").write_bytes(b"x" * 50_000)
+    assert fetch(entry, cache=tmp_path).contents == FILES
+    assert server.rests == ["bytes=50000-", None]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (TAR + b"x", f"has more than {len(TAR)} bytes"),
+        (tar_of({"a.bin": FILES["a.bin"]}, "inner/"), r"holds no file inner/b\.bin"),
+        (tar_of(FILES, "outer/"), r"holds no file inner/a\.bin"),
+        (tar_of(FILES | {"b.bin": b"wrong"}, "inner/"), "wrong checksum"),
+        (tar_of({"b.bin/x": b"", "a.bin": FILES["a.bin"]}, "inner/"), r"holds no file inner/b\.bin"),
+        (b"<html>please log in</html>", "could not be had"),
+        (b"", "could not be had"),
+        (TAR[:-20_000], "could not be had"),
+    ],
+)
+def test_what_is_wrong_with_a_tar_is_said(tiny, server, tmp_path, answer, reason):
+    server.answers["/all.tar.gz"] = answer
+    with pytest.raises(InputError, match=reason):
+        fetch(tiny(TarAddress(f"{server.base}all.tar.gz", len(TAR), "inner")), cache=tmp_path)
+    assert not list((tmp_path / "tiny").glob("*.download"))

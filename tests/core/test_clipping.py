@@ -1,0 +1,714 @@
+"""Laws over every clip rule, the numbers of each by hand, and the noisy quantile on real Gaussian noise."""
+
+import json
+import math
+from dataclasses import FrozenInstanceError
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from adadp.clipping import (
+    RULES,
+    AdaptiveClipRule,
+    Automatic,
+    ClipRule,
+    Flat,
+    PerLayer,
+    PerLayerJoint,
+    QuantileAdaptive,
+    clip_rule,
+    parse_clip_rule,
+)
+from adadp.errors import InputError
+
+NAMES = ("conv.weight", "conv.bias", "fc1.weight", "fc1.bias", "out.weight")
+LAYERS = 3
+NAN, INF = math.nan, math.inf
+
+bounds = st.floats(1e-12, 1e12)
+
+
+@st.composite
+def quantiles(draw, sizes=bounds):
+    floor, initial, ceiling = sorted(draw(st.lists(sizes, min_size=3, max_size=3, unique=True)))
+    return QuantileAdaptive(
+        initial=initial,
+        quantile=draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
+        learning_rate=draw(st.floats(1e-3, 10)),
+        count_noise_multiplier=draw(st.floats(1e-3, 1e3)),
+        floor=floor,
+        ceiling=ceiling,
+    )
+
+
+def rules(sizes=bounds) -> st.SearchStrategy[ClipRule]:
+    """Every private rule; those with a bound per layer have three."""
+    return st.one_of(
+        st.builds(Flat, sizes),
+        st.builds(PerLayer, st.one_of(sizes, st.tuples(sizes, sizes, sizes))),
+        st.builds(PerLayerJoint, sizes),
+        st.builds(Automatic, sizes, sizes),
+        quantiles(sizes),
+    )
+
+
+SAMPLES = [
+    Flat(1.0),
+    PerLayer(4.0),
+    PerLayer((3.0, 6.0, 0.1)),
+    PerLayerJoint(4.0),
+    Automatic(1.0),
+    QuantileAdaptive(initial=1.0, count_noise_multiplier=10, floor=0.01, ceiling=100),
+]
+every_rule = pytest.mark.parametrize("rule", SAMPLES, ids=str)
+
+edges = [0.0, 1e-45, 1.2e-38, 1e-20, 0.9999, 1.0, 1.0001, 16.0, 1e38, 3.4e38, INF, -INF, NAN, -1e-7]
+squares = st.one_of(st.sampled_from(edges), st.floats(0, width=32, allow_infinity=False), st.floats(0, 100, width=32))
+batches = st.lists(st.lists(squares, min_size=LAYERS, max_size=LAYERS), max_size=5)
+
+
+def batch_for(rule: ClipRule, rows: list[list[float]], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Square norms in as many columns as the rule asks for; rows are cut where it wants fewer."""
+    groups = len(rule.groups(NAMES))
+    return torch.tensor(rows, dtype=dtype).reshape(-1, LAYERS)[:, :groups]
+
+
+def contributions(rule: ClipRule, square_norms: Tensor) -> Tensor:
+    """The norm of what each record contributes, from the float32 weights but computed in float64."""
+    weights = rule.weights(square_norms, rule.initial_state()).double()
+    parts = weights * square_norms.double().sqrt().nan_to_num(0.0, 0.0)
+    return parts.square().sum(dim=1).sqrt()
+
+
+def bound_of(rule: ClipRule) -> float:
+    return rule.l2_bound(len(rule.groups(NAMES)), rule.initial_state())
+
+
+# laws
+
+
+@settings(max_examples=200)
+@given(rules(), batches)
+def test_no_record_contributes_more_than_the_bound(rule, rows):
+    batch = batch_for(rule, rows)
+    assert (contributions(rule, batch) < bound_of(rule)).all()
+
+
+@settings(max_examples=200)
+@given(rules(), st.lists(st.floats(-2e-5, 2e-5), min_size=LAYERS, max_size=LAYERS))
+def test_nor_does_a_record_whose_norm_is_almost_at_the_bound(rule, offsets):
+    """Where rounding decides: norms within a few slacks of each group's limit."""
+    limits = torch.tensor(limits_of(rule), dtype=torch.float64)
+    norms = limits * (1 + torch.tensor(offsets[: len(limits)], dtype=torch.float64))
+    assert (contributions(rule, norms.square().float()[None]) < bound_of(rule)).all()
+
+
+def limits_of(rule: ClipRule) -> list[float]:
+    """The bound of each group, worked out apart from the rule."""
+    match rule:
+        case PerLayer(tuple() as several):
+            return list(several)
+        case PerLayer(one):
+            return [one] * LAYERS
+        case PerLayerJoint(bound):
+            return [bound / math.sqrt(LAYERS)] * LAYERS
+        case QuantileAdaptive():
+            return [rule.initial]
+        case _:
+            return [rule.bound]
+
+
+@given(rules(), batches, st.sampled_from([torch.float32, torch.float64]))
+def test_weights_are_finite_not_negative_and_shaped_as_asked(rule, rows, dtype):
+    batch = batch_for(rule, rows, dtype)
+    weights = rule.weights(batch, rule.initial_state())
+    assert weights.shape == batch.shape
+    assert weights.dtype == dtype
+    assert weights.isfinite().all()
+    assert (weights >= 0).all()
+
+
+@given(rules(), batches)
+def test_a_record_weighs_nothing_exactly_when_a_norm_is_huge_or_not_finite(rule, rows):
+    batch = batch_for(rule, rows)
+    weights = rule.weights(batch, rule.initial_state())
+    counts = ((batch.double() < 0.999e30) & (batch >= 0)).all(dim=1)
+    drops = ~((batch.double() < 1.001e30) & (batch >= 0)).all(dim=1)
+    assert (weights[drops] == 0).all()
+    assert (weights[counts] > 0).all()
+
+
+@every_rule
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_contribution_falls_smoothly_to_nothing_long_before_a_square_overflows(rule, dtype):
+    """From 1e11 to 1e16 in steps of 1e-3: nowhere does what a record contributes, or its count, jump."""
+    step = 1e-3
+    norms = torch.logspace(11, 16, round(5 * math.log(10) / step), dtype=torch.float64)
+    groups = len(rule.groups(NAMES))
+    squares = (norms.square() / groups).to(dtype)[:, None].expand(-1, groups)
+    sizes = contributions(rule, squares) / bound_of(rule)
+    assert sizes[0] == pytest.approx(1, abs=1e-3)
+    assert (sizes[norms > 1.001e15 * math.sqrt(groups)] == 0).all()
+    assert (sizes[1:] <= sizes[:-1] * (1 + 1e-6)).all()
+    assert (sizes[1:] - sizes[:-1]).abs().max() < 0.25 * step
+    if isinstance(rule, AdaptiveClipRule):
+        counts = torch.stack([rule.count_query(row[None], rule.initial_state()) for row in squares[::10]])
+        assert counts[-1] == 0
+        assert (counts[1:] - counts[:-1]).abs().max() < 0.25 * 10 * step * rule.count_bound
+
+
+@every_rule
+@pytest.mark.parametrize("factor", [1e-6, 0.5, 1.0, 2.0, 1e9])
+def test_a_factor_multiplies_the_bound_and_not_the_range_of_squares(rule, factor):
+    groups, state = len(rule.groups(NAMES)), rule.initial_state()
+    norms = torch.logspace(-3, 16, 5000, dtype=torch.float64)
+    batch = (norms.square() / groups)[:, None].expand(-1, groups)
+    weights = rule.weights_at(batch, factor, state)
+    sizes = (weights * batch.sqrt()).square().sum(1).sqrt()
+    assert (sizes < factor * bound_of(rule)).all()
+    assert (sizes[norms > 1.001e15 * math.sqrt(groups)] == 0).all()
+    if factor == 1:
+        assert torch.equal(weights, rule.weights(batch, state))
+
+
+@every_rule
+def test_a_norm_up_to_the_largest_bound_does_not_fade(rule):
+    groups = len(rule.groups(NAMES))
+    batch = torch.full((1, groups), 1e24, dtype=torch.float64)
+    assert contributions(rule, batch).item() == pytest.approx(bound_of(rule), rel=1e-4)
+
+
+@given(rules(), batches)
+def test_a_record_does_not_depend_on_the_others(rule, rows):
+    batch, state = batch_for(rule, rows), rule.initial_state()
+    together = rule.weights(batch, state)
+    for index in range(len(batch)):
+        assert torch.equal(rule.weights(batch[index : index + 1], state), together[index : index + 1])
+
+
+@given(rules(), st.lists(st.floats(0, 2.0**79, width=32), min_size=2, max_size=20))
+def test_a_longer_gradient_contributes_no_less_and_weighs_no_more(rule, values):
+    """Up to squares of 6e23; from 1e24 on weights fade."""
+    column = torch.tensor(sorted(values))[:, None]
+    batch = column.expand(-1, len(rule.groups(NAMES)))
+    moved = contributions(rule, batch)
+    assert (moved[1:] >= moved[:-1] * (1 - 1e-6)).all()
+    weights = rule.weights(batch, rule.initial_state())
+    assert (weights[1:] <= weights[:-1] * (1 + 1e-6)).all()
+
+
+@given(rules(st.floats(1e-3, 1e3)))
+def test_the_bound_is_attained(rule):
+    """A record far beyond every limit comes within 1e-4 of the bound: the noise is not larger than it has to be."""
+    batch = torch.full((1, len(rule.groups(NAMES))), 1e23)
+    assert contributions(rule, batch).item() == pytest.approx(bound_of(rule), rel=1e-4)
+
+
+@settings(max_examples=50)
+@given(rules(st.floats(1e-3, 1e3)), st.integers(0, 2**32), st.floats(-6, 6))
+def test_a_real_float32_gradient_stays_within_the_bound(rule, seed, magnitude):
+    """Norms, product and sum in float32, as a training step does them."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = len(rule.groups(NAMES))
+    gradient = torch.randn(groups, 5000, generator=generator) * 10**magnitude
+    weights = rule.weights(gradient.square().sum(dim=1)[None], rule.initial_state())
+    assert (weights[0, :, None] * gradient).double().norm() < bound_of(rule)
+
+
+@given(rules())
+def test_text_reads_back_exactly(rule):
+    again = parse_clip_rule(str(rule))
+    assert type(again) is type(rule)
+    assert again == rule
+    assert hash(again) == hash(rule)
+
+
+@given(rules(), st.lists(st.floats(), max_size=5))
+def test_a_state_survives_json(rule, releases):
+    state = rule.initial_state()
+    for released in releases:
+        state = rule.update(state, released)
+    assert json.loads(json.dumps(state, allow_nan=False)) == state
+    groups = len(rule.groups(NAMES))
+    assert 0 < rule.l2_bound(groups, state) < INF
+
+
+# the table of edge cases
+
+
+@every_rule
+def test_an_empty_batch_has_no_weights(rule):
+    groups = len(rule.groups(NAMES))
+    assert rule.weights(torch.zeros(0, groups), rule.initial_state()).shape == (0, groups)
+
+
+@every_rule
+def test_a_zero_gradient_has_a_finite_weight(rule):
+    weights = rule.weights(torch.zeros(1, len(rule.groups(NAMES))), rule.initial_state())
+    assert weights.isfinite().all()
+    assert (weights >= 1).all()
+
+
+@every_rule
+@pytest.mark.parametrize("bad", [INF, -INF, NAN, -1e-7])
+@pytest.mark.parametrize("position", [0, -1])
+def test_one_bad_group_silences_the_whole_record_and_only_it(rule, bad, position):
+    batch = torch.ones(3, len(rule.groups(NAMES)))
+    batch[1, position] = bad
+    silent = rule.weights(batch, rule.initial_state()) == 0
+    assert silent.all(dim=1).tolist() == silent.any(dim=1).tolist() == [False, True, False]
+
+
+@every_rule
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_coarse_types_are_refused(rule, dtype):
+    with pytest.raises(InputError, match="must be float32 or float64"):
+        rule.weights(torch.ones(2, len(rule.groups(NAMES)), dtype=dtype), rule.initial_state())
+
+
+@pytest.mark.parametrize("rule", [SAMPLES[0], *SAMPLES[4:], Flat(INF)], ids=str)
+def test_rules_of_the_whole_gradient_take_one_column(rule):
+    state = rule.initial_state()
+    with pytest.raises(InputError, match=r"records x 1, got the shape \(2, 3\)"):
+        rule.weights(torch.ones(2, 3), state)
+    with pytest.raises(InputError, match="got 3 groups"):
+        rule.l2_bound(3, state)
+
+
+@every_rule
+@pytest.mark.parametrize("shape", [(3,), (3, 0), (1, 3, 1), ()])
+def test_anything_but_records_by_groups_is_refused(rule, shape):
+    with pytest.raises(InputError, match="Square norms must be records x"):
+        rule.weights(torch.ones(shape), rule.initial_state())
+
+
+@every_rule
+@pytest.mark.parametrize("groups", [0, -1, 1.5])
+def test_there_is_a_whole_number_of_groups(rule, groups):
+    with pytest.raises(InputError, match="groups_count must be"):
+        rule.l2_bound(groups, rule.initial_state())
+
+
+def test_as_many_bounds_as_layers():
+    rule = PerLayer((3, 6))
+    for refused in (
+        lambda: rule.groups(NAMES),
+        lambda: rule.l2_bound(3, {}),
+        lambda: rule.weights(torch.ones(1, 3), {}),
+    ):
+        with pytest.raises(InputError, match="2 bounds for 3 layers"):
+            refused()
+
+
+@every_rule
+def test_values_are_never_looked_at_from_python(rule):
+    """A meta tensor has no values: any branch on one would fail here."""
+    state = rule.initial_state()
+    batch = torch.empty(4, len(rule.groups(NAMES)), device="meta")
+    assert rule.weights(batch, state).device.type == "meta"
+    if isinstance(rule, AdaptiveClipRule):
+        assert rule.count_query(batch, state).shape == ()
+
+
+# groups
+
+
+def test_flat_rules_have_one_group():
+    for rule in (Flat(1.0), Automatic(1.0), clip_rule("quantile", 1.0)):
+        assert rule.groups(NAMES) == (NAMES,)
+
+
+@pytest.mark.parametrize("rule", [PerLayer(1.0), PerLayerJoint(1.0)], ids=str)
+def test_parameters_are_grouped_by_the_layer_that_owns_them(rule):
+    assert rule.groups(NAMES) == (NAMES[0:2], NAMES[2:4], NAMES[4:])
+    assert rule.groups(["a.weight", "a.b.weight", "a.bias", "scale", "shift"]) == (
+        ("a.weight", "a.bias"),
+        ("a.b.weight",),
+        ("scale", "shift"),
+    )
+
+
+@every_rule
+@pytest.mark.parametrize(("names", "what"), [([], "no parameter"), (["a.weight", "a.weight"], "named twice")])
+def test_groups_are_a_partition(rule, names, what):
+    with pytest.raises(InputError, match=what):
+        rule.groups(names)
+
+
+# numbers by hand
+
+
+@pytest.mark.parametrize(
+    ("rule", "norms", "weights"),
+    [
+        (Flat(2.0), [[1.0], [2.0], [4.0]], [[1], [1], [0.5]]),
+        (PerLayer(4.0), [[1.0, 8.0], [16.0, 40.0]], [[1, 0.5], [0.25, 0.1]]),
+        (PerLayer((3.0, 6.0)), [[6.0, 3.0], [1.0, 60.0]], [[0.5, 1], [1, 0.1]]),
+        (PerLayerJoint(4.0), [[2.0, 2.0, 4.0, 8.0]], [[1, 1, 0.5, 0.25]]),
+        (Automatic(1.0), [[0.0], [0.09], [0.99]], [[100], [10], [1]]),
+        (Automatic(3.0, gamma=1.0), [[0.0], [2.0]], [[3], [1]]),
+        (clip_rule("quantile", 2.0), [[1.0], [4.0]], [[1], [0.5]]),
+    ],
+    ids=str,
+)
+def test_weights_by_hand(rule, norms, weights):
+    found = rule.weights(torch.tensor(norms).square(), rule.initial_state())
+    torch.testing.assert_close(found, torch.tensor(weights, dtype=torch.float32), rtol=2e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "groups", "bound"),
+    [
+        (Flat(2.0), 1, 2.0),
+        (Flat(INF), 1, INF),
+        (PerLayer(4.0), 1, 4.0),
+        (PerLayer(4.0), 9, 12.0),
+        (PerLayer((3.0, 4.0)), 2, 5.0),
+        (PerLayerJoint(4.0), 9, 4.0),
+        (Automatic(2.0), 1, 2.0),
+        (clip_rule("quantile", 3.0), 1, 3.0),
+    ],
+)
+def test_bounds_by_hand(rule, groups, bound):
+    assert rule.l2_bound(groups, rule.initial_state()) == pytest.approx(bound, rel=1e-15)
+
+
+def test_without_a_bound_nothing_is_looked_at():
+    rule = Flat(INF)
+    assert not rule.needs_norms
+    assert rule.weights(torch.tensor([[0.0], [1e38], [NAN], [INF]]), {}).tolist() == [[1], [1], [1], [1]]
+    assert rule.weights(torch.zeros(0, 1), {}).shape == (0, 1)
+    assert str(rule) == "flat:inf"
+    assert parse_clip_rule("flat:inf") == rule
+    assert "not private" in rule.describe()
+
+
+@every_rule
+def test_every_private_rule_needs_norms_and_is_frozen(rule):
+    assert rule.needs_norms
+    with pytest.raises(FrozenInstanceError):
+        rule.name = "other"
+
+
+@pytest.mark.parametrize("rule", SAMPLES[:-1], ids=str)
+def test_a_fixed_rule_releases_and_learns_nothing(rule):
+    assert rule.initial_state() == rule.update({}, 3.0) == {}
+    assert rule.extra_multipliers() == ()
+    assert not isinstance(rule, AdaptiveClipRule)
+
+
+# the quantile rule
+
+
+def quantile_rule(quantile=0.5, count_noise=10.0, floor=1e-3, ceiling=1e3, lr=0.2) -> QuantileAdaptive:
+    return QuantileAdaptive(
+        initial=1.0,
+        quantile=quantile,
+        learning_rate=lr,
+        count_noise_multiplier=count_noise,
+        floor=floor,
+        ceiling=ceiling,
+    )
+
+
+def test_the_count_by_hand():
+    rule = quantile_rule()
+    batch = torch.tensor([[0.25], [1.0], [4.0], [NAN], [INF], [-1.0], [0.0]])
+    assert rule.count_query(batch, {"bound": 1.0}).item() == 0.5 + 0.0 - 0.5 + 0.5
+    assert rule.count_query(batch, {"bound": 1.1}).item() == 0.5 + 0.5 - 0.5 + 0.5
+    assert rule.count_query(batch, {"bound": 0.4}).item() == -0.5 - 0.5 - 0.5 + 0.5
+    assert rule.count_query(batch, {"bound": 1.025}).item() == pytest.approx(0.5 + 0.025 / 1.025 / 0.1 - 0.5 + 0.5)
+    assert rule.count_query(torch.zeros(0, 1), {"bound": 1.0}).item() == 0
+    assert rule.extra_multipliers() == (10.0,)
+
+
+@given(quantiles(), batches, batches, squares)
+def test_one_record_moves_the_count_by_at_most_its_bound_and_chunks_add_up(rule, rows, others, square):
+    state = rule.initial_state()
+    batch, chunk, record = batch_for(rule, rows), batch_for(rule, others), torch.tensor([[square]])
+    without, with_record = (rule.count_query(part, state).item() for part in (batch, torch.cat([batch, record])))
+    assert abs(with_record - without) <= rule.count_bound + 1e-12
+    assert rule.count_bound == 0.5
+    both = rule.count_query(torch.cat([batch, chunk]), state).item()
+    assert both == pytest.approx(without + rule.count_query(chunk, state).item(), abs=1e-12)
+
+
+@given(quantiles(), st.floats(0.5, 2.0), st.floats(-1e-4, 1e-4))
+def test_the_last_bits_of_a_norm_hardly_move_the_count(rule, ratio, error):
+    """They follow from the place of a record in its batch; with a step at the bound they would decide."""
+    state = rule.initial_state()
+    norms = rule.initial * ratio * torch.tensor([[1.0], [1.0 + error]], dtype=torch.float64)
+    one, other = (rule.count_query(each.square()[None], state).item() for each in norms)
+    assert abs(one - other) <= rule.count_bound * rule.count_steepness * abs(error) * (1 + 1e-3) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("released", "bound"),
+    [
+        (0.0, 1.0),  # half of the norms are below the bound: it is the median
+        (0.5, math.exp(-0.1)),  # all are: the bound falls
+        (-0.5, math.exp(0.1)),  # none is: it grows
+        (1e300, 1e-3),
+        (-1e300, 1e3),
+        (INF, 1e-3),
+        (-INF, 1e3),
+        (NAN, 1.0),
+    ],
+)
+def test_an_update_by_hand(released, bound):
+    rule, state = quantile_rule(), {"bound": 1.0}
+    after = rule.update(state, released)
+    assert after == {"bound": pytest.approx(bound, rel=1e-14)}
+    assert state == {"bound": 1.0}
+    assert type(rule.update(state, torch.tensor(released))["bound"]) is float
+
+
+def test_the_target_of_another_quantile_by_hand():
+    """0.9 of the norms are below the bound: released is 0.4."""
+    assert quantile_rule(quantile=0.9).update({"bound": 2.0}, 0.4)["bound"] == pytest.approx(2.0, rel=1e-15)
+    assert quantile_rule(quantile=0.2, lr=1.0).update({"bound": 2.0}, 0.2)["bound"] == pytest.approx(
+        2 / math.sqrt(math.e)
+    )
+
+
+@given(quantiles(), st.lists(st.floats(), min_size=1, max_size=10))
+@example(quantile_rule(), [1e308, -1e308, 1e308])
+def test_no_release_drives_the_bound_out_of_its_range(rule, releases):
+    state = rule.initial_state()
+    for released in releases:
+        state = rule.update(state, released)
+        assert rule.floor <= state["bound"] <= rule.ceiling
+
+
+def follow(rule: QuantileAdaptive, norms: Tensor, *, q: float, expected: float, steps: int) -> list[float]:
+    """The bounds of a run over Poisson batches with real noise on the count."""
+    generator = torch.Generator().manual_seed(7)
+    state, path = rule.initial_state(), []
+    for _ in range(steps):
+        batch = norms[torch.rand(len(norms), generator=generator) < q]
+        noise = torch.randn((), generator=generator) * rule.count_noise_multiplier * rule.count_bound
+        released = (rule.count_query(batch.square()[:, None], state) + noise) / expected
+        state = rule.update(state, released.item())
+        path.append(state["bound"])
+    return path
+
+
+def settled_fraction(rule: QuantileAdaptive, expected: float = 100.0) -> float:
+    """The fraction of log-normal norms (median 5) below the bound the rule settles at, for batches of 100 of 1000."""
+    norms = 5 * torch.randn(1000, generator=torch.Generator().manual_seed(3)).exp()
+    path = follow(rule, norms, q=0.1, expected=expected, steps=500)
+    settled = math.exp(sum(map(math.log, path[250:])) / 250)
+    return (norms <= settled).float().mean().item()
+
+
+@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
+def test_the_bound_finds_the_quantile_through_noise(quantile):
+    assert settled_fraction(quantile_rule(quantile)) == pytest.approx(quantile, abs=0.03)
+
+
+def test_the_bias_of_a_wrong_expected_size_is_as_documented():
+    """L = 1.25 q N: the 0.8 quantile is missed by 0.3 * 0.25, the median is not."""
+    assert settled_fraction(quantile_rule(0.8), expected=125.0) == pytest.approx(0.875, abs=0.03)
+    assert settled_fraction(quantile_rule(0.5), expected=125.0) == pytest.approx(0.5, abs=0.03)
+
+
+def test_pure_noise_moves_the_bound_only_between_floor_and_ceiling():
+    rule = quantile_rule(count_noise=1000.0, floor=0.1, ceiling=10.0)
+    path = follow(rule, torch.zeros(0), q=0.1, expected=100.0, steps=2000)
+    assert min(path) == 0.1
+    assert max(path) == 10.0
+
+
+def test_gradients_that_vanish_take_the_bound_to_the_floor_and_not_below():
+    path = follow(quantile_rule(floor=0.05), torch.zeros(1000), q=0.1, expected=100.0, steps=200)
+    assert path[-1] == pytest.approx(0.05, rel=0.1)
+    assert min(path) == 0.05
+
+
+@pytest.mark.parametrize(("follow", "factor"), [(0.0, 4.0), (0.5, 2.0), (1.0, 1.0)])
+def test_steps_follow_the_bound_as_far_as_asked(follow, factor):
+    rule = parse_clip_rule(f"quantile:initial=2,count_noise=10,floor=0.01,ceiling=100,follow={follow}")
+    assert rule.step_factor({"bound": 0.5}) == pytest.approx(factor)
+    assert rule.step_factor(rule.initial_state()) == 1
+    assert Flat(3.0).step_factor({}) == 1
+
+
+@pytest.mark.parametrize("follow", [-0.1, 1.1, NAN])
+def test_steps_follow_the_bound_by_a_share(follow):
+    with pytest.raises(InputError, match="follow"):
+        QuantileAdaptive(initial=1, count_noise_multiplier=10, floor=0.01, ceiling=100, follow=follow)
+
+
+@pytest.mark.parametrize("state", [{}, {"bound": NAN}, {"bound": 0.0}, {"bound": 1e4}, {"bound": 1e-4}, {"bound": "1"}])
+def test_a_state_of_another_rule_is_refused(state):
+    rule = quantile_rule()
+    for refused in (
+        lambda: rule.l2_bound(1, state),
+        lambda: rule.weights(torch.ones(1, 1), state),
+        lambda: rule.count_query(torch.ones(1, 1), state),
+        lambda: rule.update(state, 0.0),
+        lambda: rule.step_factor(state),
+    ):
+        with pytest.raises(InputError, match="in the state"):
+            refused()
+
+
+# text
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("flat:1", Flat(1.0)),
+        ("per-layer:4", PerLayer(4.0)),
+        ("per-layer:3,6", PerLayer((3.0, 6.0))),
+        ("per-layer-joint:4", PerLayerJoint(4.0)),
+        ("automatic:1,gamma=0.01", Automatic(1.0)),
+        ("automatic:0.5,gamma=0.1", Automatic(0.5, 0.1)),
+        ("flat:0.3333333333333333", Flat(1 / 3)),
+        (
+            "quantile:initial=1,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100,follow=0",
+            QuantileAdaptive(initial=1, count_noise_multiplier=10, floor=0.01, ceiling=100),
+        ),
+    ],
+)
+def test_text_is_short_and_plain(text, rule):
+    assert str(rule) == text
+    assert parse_clip_rule(text) == clip_rule(text) == rule
+
+
+def test_spaces_order_and_spelling_do_not_matter():
+    assert parse_clip_rule(" automatic : gamma = 1e-2 , 1.0 ") == Automatic(1.0)
+    assert parse_clip_rule("automatic:1") == Automatic(1.0)
+    assert parse_clip_rule("quantile:floor=0.1,ceiling=9,count_noise=5,initial=2") == QuantileAdaptive(
+        initial=2, count_noise_multiplier=5, floor=0.1, ceiling=9
+    )
+
+
+@pytest.mark.parametrize("kind", RULES.values())
+def test_every_rule_has_an_example_that_reads(kind):
+    rule = parse_clip_rule(kind.example)
+    assert type(rule) is kind
+    assert str(rule) == kind.example
+    assert rule.describe()
+
+
+def test_every_bound_is_named_to_people():
+    assert "3, 6, 0.1" in PerLayer((3.0, 6.0, 0.1)).describe()
+    assert "noise multiplier 7" in quantile_rule(count_noise=7).describe()
+
+
+def test_one_bound_is_one_bound():
+    assert PerLayer((4.0,)) == PerLayer(4) == parse_clip_rule("per-layer:4")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("round:1", r"Unknown clip rule 'round'.*flat:1, per-layer:4, per-layer-joint:4, automatic:1"),
+        ("", "Unknown clip rule ''"),
+        (3, "must be text"),
+        ("flat", "lacks its bound"),
+        ("flat:", "lacks its bound"),
+        ("flat:1,2", "too many numbers"),
+        ("flat:1,", "'' in a clip rule is not a number"),
+        ("flat:one", "'one' in a clip rule is not a number"),
+        ("flat:1,gamma=2", "The flat rule has no option 'gamma'. It has no options. Write it like flat:1."),
+        ("automatic:1,delta=2", "The automatic rule has no option 'delta'. Its options are gamma."),
+        ("automatic:gamma=2", "lacks its bound"),
+        ("automatic:1,gamma=2,gamma=2", "gives gamma twice"),
+        ("automatic:1,gamma=x", "'x' in a clip rule is not a number"),
+        ("quantile:initial=1", "lacks count_noise, floor, ceiling"),
+        ("quantile:1,initial=1,count_noise=9,floor=0.1,ceiling=9", "too many numbers"),
+        ("quantile:initial=1,rate=1", "Its options are initial, quantile, lr, count_noise, floor, ceiling, follow"),
+        ("per-layer:", "lacks its bound"),
+    ],
+)
+def test_text_that_is_no_rule(text, what):
+    with pytest.raises(InputError, match=what):
+        parse_clip_rule(text)
+
+
+def test_a_name_and_a_bound():
+    assert clip_rule("flat", 2) == Flat(2.0)
+    assert clip_rule("flat", INF) == Flat(INF)
+    assert clip_rule("per-layer", 2) == PerLayer(2.0)
+    assert clip_rule("per-layer-joint", 2) == PerLayerJoint(2.0)
+    assert clip_rule("automatic", 2) == Automatic(2.0)
+    assert clip_rule("quantile", 2) == QuantileAdaptive(
+        initial=2, quantile=0.5, learning_rate=0.2, count_noise_multiplier=10, floor=0.02, ceiling=200
+    )
+
+
+@pytest.mark.parametrize(("batch_size", "noise"), [(None, 10), (40, 10), (100, 10), (2000, 200)])
+def test_the_count_of_a_large_batch_needs_to_be_less_exact(batch, noise):
+    assert clip_rule("quantile", 2, batch_size=batch).extra_multipliers() == (noise,)
+    assert clip_rule("quantile:initial=1,count_noise=7,floor=0.1,ceiling=9", batch_size=batch).extra_multipliers() == (
+        7,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "what"),
+    [
+        ("flat", None, "has no bound"),
+        ("flat:1", 2.0, "were both given"),
+        ("round", 1.0, "Unknown clip rule 'round'"),
+        (None, 1.0, "must be text"),
+        ("quantile", 0.0, "bound must be greater than 0"),
+        ("automatic", INF, "bound must be finite"),
+    ],
+)
+def test_a_name_and_a_bound_that_make_no_rule(name, bound, what):
+    with pytest.raises(InputError, match=what):
+        clip_rule(name, bound)
+
+
+@pytest.mark.parametrize("bound", [0, -1, NAN, -INF, True, "1", None, 1e-13, 1e13])
+@pytest.mark.parametrize("kind", [Flat, PerLayer, PerLayerJoint, Automatic])
+def test_a_bound_is_a_number_within_range(kind, bound):
+    with pytest.raises(InputError, match=r"bound.* must "):
+        kind(bound)
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: PerLayer(INF), lambda: PerLayer((1.0, INF)), lambda: PerLayerJoint(INF), lambda: Automatic(INF)]
+)
+def test_only_the_flat_rule_can_be_without_a_bound(build):
+    with pytest.raises(InputError, match="must be finite"):
+        build()
+
+
+def test_bounds_are_some():
+    with pytest.raises(InputError, match="There is no bound"):
+        PerLayer(())
+
+
+@pytest.mark.parametrize("gamma", [0, -1, NAN, INF])
+def test_gamma_keeps_weights_finite(gamma):
+    with pytest.raises(InputError, match="gamma must be"):
+        Automatic(1.0, gamma)
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"quantile": 0}, "strictly between 0 and 1"),
+        ({"quantile": 1}, "strictly between 0 and 1"),
+        ({"quantile": 1.5}, "quantile must lie in"),
+        ({"learning_rate": 0}, "learning_rate must be greater than 0"),
+        ({"count_noise_multiplier": 0}, "count_noise_multiplier must be greater than 0"),
+        ({"floor": 0}, "floor must be greater than 0"),
+        ({"floor": 2}, "not in this order"),
+        ({"ceiling": 0.5}, "not in this order"),
+        ({"ceiling": INF}, "ceiling must be finite"),
+        ({"floor": 1, "ceiling": 1}, "not in this order"),
+    ],
+)
+def test_a_quantile_rule_that_cannot_be(changed, what):
+    usual = {"initial": 1.0, "count_noise_multiplier": 10, "floor": 0.01, "ceiling": 100}
+    with pytest.raises(InputError, match=what):
+        QuantileAdaptive(**{**usual, **changed})
