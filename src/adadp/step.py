@@ -306,7 +306,7 @@ class PrivateGradients:
             "step": self.step,
             "clip_norm": dict(self.clip_state),
             "method": self.query.tensors(),
-            "lots": self.batches.state(),
+            "batches": self.batches.state(),
         }
 
     def restore(self, state: dict[str, Any], *, nothing_since: bool = False) -> None:
@@ -318,7 +318,7 @@ class PrivateGradients:
         self._resumed = not nothing_since
         self.step = checks.count("step", state["step"], minimum=0)
         self.query.restore(state["clip_norm"], state["method"])
-        self.batches.restore(state["lots"])
+        self.batches.restore(state["batches"])
 
 
 def _check_choices(method: Method, plan: Plan) -> None:

@@ -652,8 +652,8 @@ def test_a_row_is_computed_from_itself_bit_for_bit(name, model, shape, rows):
         alone = torch.zeros(rows, 1)
         alone[row] = 1
         found = []
-        for rows in (one, mixed):
-            capture = engine.capture(rows)
+        for batch in (one, mixed):
+            capture = engine.capture(batch)
             norm = capture.square_norms([engine.names])[row]
             found.append([norm, *capture.weighted_sums(alone, [engine.names]).values()])
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

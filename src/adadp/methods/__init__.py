@@ -7,7 +7,7 @@ Others come from ``adadp.lab.methods``, from packages and from files of the user
 """
 
 from adadp.methods.adadp import AdaDp
-from adadp.methods.base import COUNT, GRADIENT, Deviations, LineSearch, Method, MethodDefaults, Parts, Query
+from adadp.methods.base import COUNT, GRADIENT, Deviations, LineSearch, LineSearchMethod, Method, MethodDefaults, Parts, Query
 from adadp.methods.clipped import ClippedSum, DpSgd
 from adadp.methods.registry import METHODS, parse_method
 from adadp.methods.scales import ColumnScales, ScaleSettings
@@ -22,6 +22,7 @@ __all__ = [
     "Deviations",
     "DpSgd",
     "LineSearch",
+    "LineSearchMethod",
     "Method",
     "MethodDefaults",
     "Parts",

@@ -178,6 +178,21 @@ class Method(ABC):
         return ":".join([self.name, *([",".join(changed)] if changed else [])])
 
 
+class LineSearchMethod(Method):
+    """A method whose query is a ``LineSearch``: the noise of a step follows from what was chosen before."""
+
+    start: float
+    """The first noise over what would last for the whole run."""
+
+    @property
+    @abstractmethod
+    def choice(self) -> float: ...
+
+    @abstractmethod
+    def noise_factor(self, raises: int, *, fresh: bool) -> float:
+        """The noise of a step over the first noise, when the budget was raised so often; ``fresh``: not after a 0."""
+
+
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Refuse a ``value`` that is none of ``choices``."""
     if value not in choices:

@@ -100,7 +100,7 @@ def watched(search, material, tmp_path_factory) -> Seen:
         return seen.scores[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searching.launch, "run_on", trains)
+        patch.setattr(searching.resolve, "run_on", trains)
         patch.setattr(searching, "right_answers", counts)
         patch.setattr(searching, "score_of", scores)
         seen.result = begin(search, material, str(out))
@@ -162,7 +162,7 @@ def test_candidates_of_different_cost_share_the_target():
 def test_features_that_are_released_have_their_noise_written_out():
     settings = [{"features": "pca:dim=4", "model": "linear"}]
     found = planned(BASE, settings, law=LAW, validation=100, validation_public=True)
-    assert "sigma=" in found.candidates[0].features
+    assert "noise_multiplier=" in found.candidates[0].features
     assert len(found.plans()[0].before) == 1
     assert 0.97 * 3.0 < cost_of(found) <= 3.0
 
@@ -581,7 +581,7 @@ def no_device(*_, **__):
 
 @pytest.mark.parametrize(
     ("owner", "name", "trouble", "error"),
-    [(RunFolder, "save_checkpoint", full_disk, RunError), (searching.launch, "run_on", no_device, InputError)],
+    [(RunFolder, "save_checkpoint", full_disk, RunError), (searching.resolve, "run_on", no_device, InputError)],
     ids=["a full disk", "a device that is gone"],
 )
 def test_a_run_that_can_go_on_later_is_not_thrown_away(owner, name, trouble, error, killed_in_a_run, tmp_path):
@@ -601,7 +601,7 @@ def test_a_search_that_is_stopped_tells_nothing(search, material, tmp_path, monk
     def stop(*_, **__):
         raise Interrupted("Stopped after 2 of 3 steps.", fix="Go on with the run in secret/runs/7.")
 
-    monkeypatch.setattr(searching.launch, "run_on", stop)
+    monkeypatch.setattr(searching.resolve, "run_on", stop)
     with pytest.raises(Interrupted, match="The search was stopped") as caught:
         begin(search, material, str(tmp_path / "run"))
     assert "of 3 steps" not in str(caught.value)

@@ -36,9 +36,8 @@ from adadp.app.train.planning import decay_of, filter_of, notes_of, plan_of, pla
 from adadp.app.train.search_spec import Search
 from adadp.errors import AdaDPError, InputError
 from adadp.events import describe
-from adadp.lab.methods.agd import Agd
 from adadp.ledger import BudgetRule, LedgerRecord, PlannedBudget, read_ledger
-from adadp.methods import parse_method
+from adadp.methods import LineSearchMethod, parse_method
 from adadp.plan import Plan
 from adadp.randomness import source_of
 from adadp.schedules import Piecewise, parse_schedule
@@ -170,7 +169,7 @@ class _Finished:
     def _check_tries(self) -> None:
         """The noise of a line search goes through the values of its rule, one raise of the budget at a time."""
         method, stated = parse_method(self.folder.config.method), self._stated.noise
-        if not (isinstance(method, Agd) and isinstance(stated, Piecewise) and stated.tick == 1):
+        if not (isinstance(method, LineSearchMethod) and isinstance(stated, Piecewise) and stated.tick == 1):
             raise InputError(f"The noise {stated} is none that {method} can choose.")
         first, raises = stated.points[0][1], {0}
         for (

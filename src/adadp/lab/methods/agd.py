@@ -12,7 +12,16 @@ from torch import Tensor
 from adadp import checks
 from adadp.clipping import ClipRule, ClipState
 from adadp.gradients import GradientEngine
-from adadp.methods.base import GRADIENT, Deviations, LineSearch, Method, MethodDefaults, Parts, Tensors, check_choice
+from adadp.methods.base import (
+    GRADIENT,
+    Deviations,
+    LineSearch,
+    LineSearchMethod,
+    MethodDefaults,
+    Parts,
+    Tensors,
+    check_choice,
+)
 from adadp.methods.clipped import ClippedSum
 
 _AVERAGE, _NUMBERS = "average/", "numbers"
@@ -24,7 +33,7 @@ _ROUNDING = 0.25
 
 
 @dataclass(frozen=True)
-class Agd(Method):
+class Agd(LineSearchMethod):
     """One try per batch: a noisy direction, then one of ``grid`` + 1 lengths along it, 0 among them, by how the clipped
     loss of the batch would be. When 0 wins the direction was too noisy: the next try spends (1 + ``gamma``) times the
     zCDP, of which the last one counts. See docs/methods/agd.md.
