@@ -105,6 +105,11 @@ class AgdQuery(ClippedSum):
         """What one record more adds to a score, at most; it takes nothing off."""
         return self._settings.c_obj * (2 if self._settings.score == "gain" else 1)
 
+    @property
+    def score_steepness(self) -> float:
+        """What rounding of losses does to a score, in units of what is allowed for in a gradient."""
+        return _ROUNDING * _FARTHEST if self._settings.score == "gain" else 1.0  # a gain has the rounding of two losses
+
     def lengths(self) -> list[float]:
         """How far along the direction one may go; the first is 0."""
         grid = self._settings.grid
@@ -123,9 +128,8 @@ class AgdQuery(ClippedSum):
         return None  # a direction of length 1 is not what was released times public numbers
 
     def search(self, gradients: Tensors, choose: Choose) -> Tensors:
-        # A gain has the rounding of two losses, and a bound of 2 c_obj.
-        steepness = _ROUNDING * _FARTHEST if self._settings.score == "gain" else 1.0
-        number = choose(gradients, self.lengths(), self.scores, bound=self.score_bound, steepness=steepness)
+        bound, steepness = self.score_bound, self.score_steepness
+        number = choose(gradients, self.lengths(), self.scores, bound=bound, steepness=steepness)
         return self.chose(number, gradients)
 
     def scores(self, losses: Tensor) -> Tensor:
