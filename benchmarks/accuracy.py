@@ -3,7 +3,7 @@
 `make results` runs it. It writes benchmarks/results/accuracy.json and the table in docs/results.md, and prints that of
 the README. A file is a configuration of `adadp train` plus
 
-    epsilons    the budgets it is run at; without it, ``methods``: the methods it is run with, at a given ``noise_multiplier``
+    epsilons    the budgets it is run at; without it, ``methods``: its methods, at a given ``noise_multiplier``
     published   an accuracy in percent to compare with for each of them, 0 where there is none; ``source``: whose it is
     beside      another experiment, to compare with seed by seed
     readme      true: its rows are in the table of the README

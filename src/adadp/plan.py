@@ -167,9 +167,9 @@ class Plan:
         """The plan with other noise, and with another length if one is given."""
         return replace(self, noise=noise, steps=self.steps if steps is None else steps)
 
-    def realised(self, sigmas: Sequence[float]) -> Plan:
-        """The plan of a run whose noise is chosen on the way and was ``sigmas`` in its epochs so far."""
-        return replace(self, noise=Piecewise.of(sigmas), adaptive=True)
+    def realised(self, noise_multipliers: Sequence[float]) -> Plan:
+        """The plan of a run whose noise is chosen on the way and had these multipliers in its epochs so far."""
+        return replace(self, noise=Piecewise.of(noise_multipliers), adaptive=True)
 
     def for_choices(self, share: float) -> Plan:
         """The plan of a line search that begins with the noise of this one; ``share`` is ``Method.choice``."""

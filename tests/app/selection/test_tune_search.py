@@ -31,9 +31,10 @@ from adadp.app.train import verify_run
 from adadp.app.train.search_spec import PRIVATE, PUBLIC, Scoring, Search
 from adadp.errors import InputError, Interrupted, LedgerCorrupt, RunError
 from adadp.events import BestOf, Disjoint, GaussianRelease, Neighbours, PoissonRepetitions, TruncatedNegativeBinomial
-from adadp.ledger import read_ledger
+from adadp.ledger import Ledger, read_ledger
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SecureSource, SeededSource
+from adadp.release import Crossing
 
 BASE = TrainConfig("cancer", epsilon=3.0, delta=1e-4, steps=3, batch_size=460, threads=1, seed=16)
 """Every batch is all records that are trained on, for which the accountant is quick."""
@@ -234,12 +235,17 @@ def test_public_records_are_the_last():
     assert held.tolist() == [False] * 7 + [True] * 3
 
 
-def test_private_scores_are_noisy_and_public_ones_are_not():
+def test_private_scores_are_noisy_and_public_ones_are_not(tmp_path):
     scoring = Scoring(PRIVATE, 200, 6.0)
-    scores = torch.tensor([score_of(150, 190, scoring, source=SeededSource(4), run=run) for run in range(4000)])
+    with Ledger.create(tmp_path / "ledger") as ledger:
+        ledger.charge(GaussianRelease(6.0))
+        where = {"neighbours": Neighbours.ADD_REMOVE, "crossing": Crossing(ledger, SeededSource(4))}
+        scores = torch.tensor([score_of(150, 190, scoring, run=run, **where) for run in range(4000)])
+        assert score_of(150, 200, Scoring(PUBLIC, 200), run=0, **where) == 0.75
+        with pytest.raises(InputError, match="was not charged"):
+            score_of(150, 190, Scoring(PRIVATE, 200, 5.0), run=0, **where)
     assert float(scores.mean()) == pytest.approx(150 / 200, abs=5 * 6 / 200 / 4000**0.5)
     assert float(scores.std()) == pytest.approx(6 / 200, rel=0.06)
-    assert score_of(150, 200, Scoring(PUBLIC, 200), source=SeededSource(4), run=0) == 0.75
 
 
 def test_no_record_of_a_score_is_trained_on(watched, material, search):

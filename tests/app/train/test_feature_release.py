@@ -127,8 +127,8 @@ class TestTheRun:
     def test_a_release_that_was_never_charged_does_not_verify(self, tmp_path, monkeypatch):
         honest = feature_release._released
 
-        def unpaid(stage, records, private, charge, _paid, number, mechanism):
-            return honest(stage, records, private, charge, True, number, mechanism)
+        def unpaid(stage, records, private, charge, _paid, number):
+            return honest(stage, records, private, charge, True, number)
 
         monkeypatch.setattr(feature_release, "_released", unpaid)
         run(tmp_path / "run")
@@ -141,8 +141,8 @@ class TestTheRun:
         assert failed(verify_run(RunFolder.open(tmp_path / "run"))) == []
         honest = feature_release._released
 
-        def second_unpaid(stage, records, private, charge, paid, number, mechanism):
-            return honest(stage, records, private, charge, paid or number == 1, number, mechanism)
+        def second_unpaid(stage, records, private, charge, paid, number):
+            return honest(stage, records, private, charge, paid or number == 1, number)
 
         monkeypatch.setattr(feature_release, "_released", second_unpaid)
         run(tmp_path / "unpaid", **twice)
@@ -360,7 +360,7 @@ def test_neighbouring_data_moves_the_release_by_its_bound_and_no_more(tmp_path):
                 private = PrivateGradients(
                     network(), (preparation.train, labels), cross_entropy, plan, ledger, seed=0, mechanism=mechanism
                 )
-                preparation.run(private, None, mechanism)
+                preparation.run(private, None)
                 for _ in range(steps):
                     private.release()
 

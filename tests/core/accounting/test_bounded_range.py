@@ -30,7 +30,7 @@ from adadp.events import (
 
 NOISY, ZERO, REPLACE = SelectionMechanism.NOISY_MAX, Neighbours.ZERO_OUT, Neighbours.REPLACE_ONE
 THETAS = [0.01, 0.7, 3.0, 12.0, 60.0]
-LOTS = [(0.02, 0.5, 0.3), (0.3, 1.0, 1.0), (1e-3, 1.0, 2.0), (0.9, 0.3, 0.1), (0.05, 2.0, 0.5)]
+BATCHES = [(0.02, 0.5, 0.3), (0.3, 1.0, 1.0), (1e-3, 1.0, 2.0), (0.9, 0.3, 0.1), (0.05, 2.0, 0.5)]
 
 
 def step(q: float, sigma: float, epsilon: float, near: Neighbours = Neighbours.ADD_REMOVE) -> PoissonSampled:
@@ -117,13 +117,13 @@ def is_above(bound: Callable[[float], float], q: float, mu: float, epsilon: floa
     return all(truth(q, mu, epsilon, theta, scores) <= bound(theta) * (1 + 1e-12) + 1e-14 for theta in THETAS)
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 @pytest.mark.parametrize("name", PATTERNS)
 def test_above_the_moment_of_every_exponential_mechanism(q, mu, epsilon, name):
     assert is_above(ranged_moment(RangedBatch(q, mu, epsilon)), q, mu, epsilon, PATTERNS[name])
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_a_twin_with_too_small_a_range_is_caught(q, mu, epsilon, share):
     assert not is_above(ranged_moment(RangedBatch(q, mu, share * epsilon)), q, mu, epsilon, PATTERNS["sharpest"])
@@ -161,7 +161,7 @@ def test_two_candidates_come_close(theta):
 # --- the theorem, and what the cells add to it ---
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 @pytest.mark.parametrize("theta", [0.1, 3.0, 12.0, 60.0])
 def test_the_cells_add_less_than_a_hundredth_of_what_the_choice_adds(q, mu, epsilon, theta):
     exact = max(supremum(q, mu, epsilon, power, 801) for power in (theta + 1, -theta))
@@ -181,7 +181,7 @@ def test_never_below_the_theorem(q, mu, epsilon, theta):
     assert max(supremum(q, mu, epsilon, power, 401) for power in (theta + 1, -theta)) <= found
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 @pytest.mark.parametrize("power", [-60.0, -3.0, -0.1, 1.1, 4.0])
 def test_both_orders_of_the_data_sets_are_the_theorem(q, mu, epsilon, power):
     """Removing the record costs more in all of them, so that adding it is looked at by itself."""
@@ -197,7 +197,7 @@ def test_the_worse_order_counts(worse, monkeypatch):
     assert ranged_moment(RangedBatch(0.1, 3.0, 1.0))(2.0) == pytest.approx(5.0)
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 @pytest.mark.parametrize("theta", [0.1, 3.0, 12.0, 60.0])
 def test_the_quadrature_is_far_better_than_the_cells(q, mu, epsilon, theta, monkeypatch):
     batch = RangedBatch(q, mu, epsilon)
@@ -207,7 +207,7 @@ def test_the_quadrature_is_far_better_than_the_cells(q, mu, epsilon, theta, monk
     assert ranged_moment(batch)(theta) == pytest.approx(found, rel=1e-12, abs=1e-5 * (found - plain) + 1e-14)
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 def test_groups_that_are_not_opened_do_not_hold_the_maximum(q, mu, epsilon, monkeypatch):
     grouped = [ranged_moment(RangedBatch(q, mu, epsilon))(theta) for theta in THETAS]
     monkeypatch.setattr(bounded_range, "_GROUP", 1)

@@ -67,7 +67,7 @@ def without_noise(private: PrivateGradients, query: Query, clip_state, kept, mec
     """The gradient that ``query``, made for this, returns from the same state for sums without noise."""
     query.restore(clip_state, kept)
     query.batch_size, query.clip_factor = private.query.batch_size, private.query.clip_factor
-    return query.learn(mechanism.totals, 0.0)
+    return query.to_gradient(mechanism.totals, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def save(
         tensors["batches/arrangement"] = state["batches"]["arrangement"]
     text = {
         "optimizer": optimizer_state,
-        "clip_norm": state["clip_norm"],
+        "clip_state": state["clip_state"],
         "round": state["batches"].get("round"),
         "elapsed": elapsed,
         "lost": lost,
@@ -166,7 +166,7 @@ def restore(
         batches = {"round": found.state["round"], "arrangement": found.tensors["batches/arrangement"]}
     # What was released since is not unknown here: the ledger tells, and Paid repeats it exactly or leaves it out.
     method = _under("method", found.tensors)
-    state = {"step": found.step, "clip_norm": found.state["clip_norm"], "method": method, "batches": batches}
+    state = {"step": found.step, "clip_state": found.state["clip_state"], "method": method, "batches": batches}
     private.restore(state, nothing_since=True)
 
 

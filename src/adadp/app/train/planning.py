@@ -31,7 +31,7 @@ from adadp.clipping import ClipRule, clip_rule
 from adadp.errors import InputError
 from adadp.events import GaussianRelease, Neighbours
 from adadp.ledger import PlannedBudget
-from adadp.methods import LineSearchMethod, parse_method
+from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.sampling import sampler
 from adadp.schedules import (
@@ -264,7 +264,7 @@ def _first_noise(config: TrainConfig, draft: Plan, noise: ValidationDecay, has_l
 def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
     """The plan of a line search, as it begins: so much noise that a part of the budget is left for less of it later."""
     method = parse_method(config.method)
-    assert isinstance(method, LineSearchMethod)
+    assert method.choice is not None
     if config.noise_schedule is not None or config.noise_multiplier is not None:
         given = "noise_multiplier" if config.noise_schedule is None else "noise_schedule"
         raise InputError(
@@ -287,7 +287,7 @@ def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
             fix="Pass steps or epochs.",
         )
     planned = draft.scaled_to(_limit(config, draft))
-    return planned.with_noise(Uniform(planned.noise_multiplier_at(0) * method.start)).for_choices(method.choice)
+    return planned.with_noise(Uniform(planned.noise_multiplier_at(0) * method.first_noise)).for_choices(method.choice)
 
 
 def _limit(config: TrainConfig, plan: Plan) -> Target:

@@ -56,8 +56,9 @@ class Method(Enum):
 class Settings:
     """The constants of a walk. The paper prints ``beta`` and ``steps`` for its figure 1, and none of the others.
 
-    ``noise_multiplier`` is the one of its example to Lemma 1, ``clip_norm`` the one of its experiments on MNIST. Of the rates 1, 2
-    and 5 times powers of ten, those here bring the paths of dpsgd and adadp *without* noise closest to Beale's minimum.
+    ``noise_multiplier`` is the one of its example to Lemma 1, ``clip_norm`` the one of its experiments on MNIST. Of the
+    rates 1, 2 and 5 times powers of ten, those here bring the paths of dpsgd and adadp *without* noise closest to
+    Beale's minimum.
     """
 
     noise_multiplier: float = 1.0
