@@ -36,6 +36,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import tomli_w
@@ -535,7 +536,7 @@ def _check_privacy(config: TrainConfig) -> None:
         )
 
 
-def require_delta(config: TrainConfig) -> None:
+def require_delta(config: TrainConfig | SimpleNamespace) -> None:
     """Refuse a run with noise and without a delta."""
     if config.delta is None and config.noise_multiplier != 0:
         raise InputError(

@@ -20,7 +20,7 @@ from adadp.methods.base import (
     Tensors,
 )
 from adadp.methods.clipped import ClippedSum, DpSgd
-from adadp.methods.registry import METHODS, parse_method
+from adadp.methods.registry import METHODS, method_text, parse_method
 from adadp.methods.scales import ColumnScales, ScaleSettings
 
 __all__ = [
@@ -40,5 +40,6 @@ __all__ = [
     "Query",
     "ScaleSettings",
     "Tensors",
+    "method_text",
     "parse_method",
 ]

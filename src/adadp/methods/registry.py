@@ -19,6 +19,15 @@ METHODS: Registry[type[Method]] = Registry("method", {kind.name: kind for kind i
 """Name -> method; the first is the default."""
 
 
+def method_text(method: Method) -> str:
+    """What ``parse_method`` reads as ``method``: by name if that is known, else by where its class is defined."""
+    kind = type(method)
+    if method.name in METHODS and METHODS[method.name] is kind:
+        return str(method)
+    _, _, options = str(method).partition(":")
+    return ":".join([kind.__module__, kind.__qualname__, *([options] if options else [])])
+
+
 def parse_method(text: str) -> Method:
     """The method written as ``name`` or ``name:option=value,option=value``; what is not given keeps its default."""
     kind, rest = METHODS.find(text)

@@ -86,7 +86,7 @@ def test_a_search_with_public_records_of_a_file(table, tmp_path):
 def test_a_hidden_number_of_records_and_features_that_cannot_be_released_twice(table, tmp_path, monkeypatch):
     """A secure run that was killed after paying for its features begins anew: nobody has seen anything of it."""
     out, broken = tmp_path / "run", []
-    run_on = searching.resolve.run_on
+    run_on = searching.start.run_on
 
     def killed(records, config, place, **options):
         if not broken:
@@ -95,7 +95,7 @@ def test_a_hidden_number_of_records_and_features_that_cannot_be_released_twice(t
             raise KeyboardInterrupt
         return run_on(records, config, place, **options)
 
-    monkeypatch.setattr(searching.resolve, "run_on", killed)
+    monkeypatch.setattr(searching.start, "run_on", killed)
     monkeypatch.setattr(searching, "draw_count", lambda *_: 1)
     options = {"law": PoissonRepetitions(2.0), "validation": 50, "out": out}
     with pytest.raises(KeyboardInterrupt):

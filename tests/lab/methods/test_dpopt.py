@@ -16,7 +16,7 @@ from torch import nn
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.audit import neighbour_replay
 from adadp.app.config import TrainConfig
-from adadp.app.resolve import resolved
+from adadp.app.resolve import resolve
 from adadp.clipping.base import SLACK
 from adadp.errors import InputError
 from adadp.gradients import Capture, boxes, loop_gradients
@@ -600,11 +600,11 @@ def test_wrong_options_are_refused(text, message):
 
 def test_only_the_published_method_brings_the_settings_of_the_paper():
     def whole(method):
-        return resolved(
+        return resolve(
             TrainConfig(
                 "mnist", noise_multiplier=8.0, delta=1e-5, method=method, features="pca:dim=60,noise_multiplier=16"
             )
-        )
+        ).config
 
     published, private, plain = whole("dpopt:source=raw"), whole("dpopt"), whole("dpsgd")
     assert (published.optimizer, published.lr, published.lr_schedule, published.clip_norm) == ("sgd", 0.1, None, 4.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -11,8 +11,17 @@ from torch import Tensor, nn
 
 from adadp import checks
 from adadp.app.config import TrainConfig, leaves_start_open
-from adadp.app.features import extract, fixed_first, parse_features, raw_bound, released_stages
+from adadp.app.features import (
+    Stage,
+    extract,
+    features_text,
+    fixed_first,
+    parse_features,
+    raw_bound,
+    released_stages,
+)
 from adadp.app.optimizers.building import MakeOptimizer
+from adadp.app.spec import RunSpec
 from adadp.app.train.evaluation import Evaluate, Evaluation, check_pair, refuse_training_records
 from adadp.app.train.planning import with_release_noise
 from adadp.app.train.result import TrainResult
@@ -22,7 +31,7 @@ from adadp.clipping import ClipRule, Flat
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 from adadp.losses import Loss
-from adadp.methods import Method, parse_method
+from adadp.methods import Method, method_text, parse_method
 from adadp.records import Data
 from adadp.schedules import Schedule, tabulated
 
@@ -46,7 +55,7 @@ def fit(
     steps: int | None = None,
     batch_size: int | OverEpochs,
     input_bound: float | tuple[float, float] | None = None,
-    features: str | None = None,
+    features: str | Stage | Sequence[Stage] | None = None,
     clip_norm: float | str | ClipRule = 1.0,
     clip_norm_schedule: OverEpochs | None = None,
     keep_noise: bool | None = None,
@@ -137,10 +146,12 @@ def fit(
             fix="Give it to the optimizer you make.",
         )
     rule = None if isinstance(clip_norm, Real) else str(clip_norm)
+    asked = parse_method(method) if isinstance(method, str) else method
+    stages = _stages(features)
     clips = _schedule("clip_norm_schedule", clip_norm_schedule, epochs, plain="clip_norm")
     if isinstance(clip_norm, Real) and clips is not None and not leaves_start_open("clip_norm_schedule", clips):
         rule = str(Flat(float(clip_norm)))  # a schedule with numbers of its own is a factor beside a rule
-    own = parse_method(str(method)).defaults
+    own = asked.defaults
     usual = own.lr if own.lr is not None and own.optimizer == optimizer else DEFAULT_RATE
     rate, rate_schedule = _over_epochs("lr", usual if lr is None and make is None else lr, epochs)
     batch_size, batch_size_schedule = _over_epochs("batch_size", batch_size, epochs)
@@ -148,9 +159,9 @@ def fit(
     config = TrainConfig(
         data="python",
         input_bound=input_bound,  # type: ignore[arg-type]  # kept as text
-        features=features,
+        features=None if features is None else features_text(stages),
         model="python",
-        method=str(method),
+        method=method_text(asked),
         epsilon=epsilon,
         rho=rho,
         noise_multiplier=noise_multiplier,
@@ -186,11 +197,11 @@ def fit(
         searched=searched,
         allow_nonprivate=allow_nonprivate,
     )
-    stages = parse_features(features)
     if any(stage.noise_multiplier is None for stage in released_stages(stages)):
-        config = with_release_noise(config, stages)
-        stages = parse_features(config.features)
-    fixed, released = fixed_first(stages)
+        stages = with_release_noise(stages, config)
+        config = config.replace(features=features_text(stages))
+    spec = RunSpec.of(config, method=asked, stages=stages, rule=clip_norm if isinstance(clip_norm, ClipRule) else None)
+    fixed, _ = fixed_first(stages)
     bound = raw_bound(stages, config.input_bound)
     looked_at = None if isinstance(validation, int) else validation
     refuse_training_records(data, test)
@@ -211,7 +222,7 @@ def fit(
     return train(
         model,
         data,
-        config,
+        spec,
         loss=loss,
         optimizer=make,
         test=test,
@@ -220,11 +231,16 @@ def fit(
         out=out,
         resume=resume,
         notes=[bound.describe()] if isinstance(bound, InputBound) else [],
-        stages=released,
         example=example,
         input_shape=shape,
         watch=watch,
     )
+
+
+def _stages(features: str | Stage | Sequence[Stage] | None) -> tuple[Stage, ...]:
+    if features is None or isinstance(features, str):
+        return parse_features(features)
+    return (features,) if isinstance(features, Stage) else tuple(features)
 
 
 def _check_objects(*, make: object, evaluate: object, watch: object, out: object, resume: object) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from adadp import checks
 from adadp.app.config import TrainConfig
+from adadp.app.spec import RunSpec
 from adadp.app.train.planning import plan_of
 from adadp.errors import InputError, RunError
 from adadp.events import (
@@ -88,7 +89,7 @@ class Search:
 
     def plans(self) -> tuple[Plan, ...]:
         """What each candidate does."""
-        return tuple(plan_of(candidate, self.records) for candidate in self.candidates)
+        return tuple(plan_of(RunSpec.of(candidate), self.records) for candidate in self.candidates)
 
     def event(self) -> Event:
         """All that the search releases: what is charged before its first run."""

@@ -27,13 +27,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from adadp import checks
-from adadp.app import resolve
+from adadp.app import start
 from adadp.app.features import Progress as FeatureProgress
 from adadp.app.features import Shape
 from adadp.app.owndata import is_own
 from adadp.app.report.html import write_report
 from adadp.app.runs.atomic import cannot_write, clean, write_atomic
 from adadp.app.runs.folder import has_finished
+from adadp.app.spec import RunSpec
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError, Interrupted
 from adadp.lab.compare.measuring import Measured
@@ -147,7 +148,7 @@ def prepare(planned: Sequence[PlannedCase], features: FeatureProgress | None) ->
         config = case.config
         key = (config.data, config.target, config.schema, config.features)
         if key not in known:
-            records = resolve.prepared(config, features)
+            records = start.prepared(RunSpec.of(config), features)
             known[key] = records.shape, records.inputs.classes
         if (key, config.model) not in tried:
             tried.add((key, config.model))
