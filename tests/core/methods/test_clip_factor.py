@@ -107,7 +107,7 @@ def test_no_record_moves_a_release_by_more_than_the_bound_of_its_step(tmp_path, 
 def without_factor_in_weights(self, capture):
     factor, self.clip_factor = self.clip_factor, 1.0
     try:
-        return whole_ask(self, capture)
+        return whole_contribution(self, capture)
     finally:
         self.clip_factor = factor
 
@@ -123,15 +123,15 @@ def without_factor_in_bounds(self):
 def with_factor_not_squared(self, capture):
     factor, self.clip_factor = self.clip_factor, self.clip_factor**0.5
     try:
-        return whole_ask(self, capture)
+        return whole_contribution(self, capture)
     finally:
         self.clip_factor = factor
 
 
-whole_ask, whole_bounds = ClippedSum.ask, ClippedSum.l2_bounds
+whole_contribution, whole_bounds = ClippedSum.contribution, ClippedSum.l2_bounds
 TWINS = {
-    "weights without the factor": ("ask", without_factor_in_weights),
-    "weights with its root": ("ask", with_factor_not_squared),
+    "weights without the factor": ("contribution", without_factor_in_weights),
+    "weights with its root": ("contribution", with_factor_not_squared),
     "a bound without the factor": ("l2_bounds", without_factor_in_bounds),
 }
 
