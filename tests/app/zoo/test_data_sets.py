@@ -262,7 +262,7 @@ def test_a_changed_pixel_of_mnist_is_noticed(mnist_cache, tmp_path):
 
 
 def test_the_catalogue_imports_neither_torch_nor_a_decoder():
-    code = "import sys, adadp.app.zoo\nadadp.zoo.find('cifar10')\nassert not {'torch', 'PIL'} & set(sys.modules)"
+    code = "import sys, adadp.app.zoo\nadadp.app.zoo.find('cifar10')\nassert not {'torch', 'PIL'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
