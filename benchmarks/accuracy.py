@@ -3,7 +3,7 @@
 `make results` runs it. It writes benchmarks/results/accuracy.json and the table in docs/results.md, and prints that of
 the README. A file is a configuration of `adadp train` plus
 
-    epsilons    the budgets it is run at; without it, ``methods``: the methods it is run with, at a given ``sigma``
+    epsilons    the budgets it is run at; without it, ``methods``: its methods, at a given ``noise_multiplier``
     published   an accuracy in percent to compare with for each of them, 0 where there is none; ``source``: whose it is
     beside      another experiment, to compare with seed by seed
     readme      true: its rows are in the table of the README
@@ -131,7 +131,7 @@ def table(results: dict[str, dict[str, Any]], *, readme: bool = False) -> str:
     for result in sorted(rows, key=lambda each: (each["data"], each["experiment"], each["epsilon"] or 0)):
         accuracy = f"{100 * float(result['mean']):.2f} ± {100 * float(result['spread']):.2f} %"
         other = f"{result['published']:g} % ({result['source']})" if result["published"] else ""
-        features = re.sub(r"[,:]sigma=[\d.]+", "", str(result["features"] or "none"))
+        features = re.sub(r"[,:]noise_multiplier=[\d.]+", "", str(result["features"] or "none"))
         cells = (
             result["data"],
             result["method"],

@@ -5,6 +5,7 @@ One run is 10,000 Poisson batches at q = .01 with noise such that it is (1, 1e-5
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 
@@ -45,6 +46,7 @@ def costs() -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0]).parse_args()
     found = costs()
     (RESULTS / "selection.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     figure, axes = plt.subplots(figsize=(7, 3.8), layout="constrained")

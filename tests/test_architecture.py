@@ -40,7 +40,8 @@ CORE: dict[str, set[str]] = {
     "losses": {"errors"},
     "methods": {"errors", "checks", "clipping", "gradients", "schedules", "registry"},
     "plan": {"errors", "checks", "events", "schedules", "accounting", "sampling", "clipping"},
-    "exact": {"errors", "gradients", "methods", "noise", "randomness", "records"},
+    "release": {"errors", "events", "ledger", "noise", "randomness"},
+    "exact": {"errors", "gradients", "methods", "release", "randomness", "records"},
     "step": {
         "exact",
         "errors",
@@ -53,7 +54,8 @@ CORE: dict[str, set[str]] = {
         "sampling",
         "clipping",
         "gradients",
-        "noise",
+        "events",
+        "release",
     },
 }
 """Room of the core -> rooms of the core it may import."""
@@ -163,6 +165,13 @@ def test_rooms_of_the_core_import_what_the_table_says(path):
 def test_accounting_and_what_lies_below_it_never_import_torch(path):
     if room_of(module_of(path)) in WITHOUT_TORCH:
         assert "torch" not in {name.split(".")[0] for name in imports_of(path)}
+
+
+@pytest.mark.parametrize("path", sources(), ids=module_of)
+def test_only_the_crossing_imports_noise(path):
+    """Whoever could draw noise by himself could release what nobody has paid for."""
+    if module_of(path) != "adadp.release" and room_of(module_of(path)) != "noise":
+        assert not [name for name in imports_of(path) if name.startswith("adadp.noise")]
 
 
 def test_no_module_is_called_utils():

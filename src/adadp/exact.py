@@ -32,10 +32,10 @@ from torch import Tensor
 
 from adadp.errors import InputError
 from adadp.gradients import Capture, GradientEngine
-from adadp.methods import LineSearch, Method, Parts, Query
-from adadp.noise import grid_of
+from adadp.methods import Contribution, Method, Parts, Query
 from adadp.randomness import RandomSource
 from adadp.records import Records
+from adadp.release import grid_of
 
 _MOST_COORDINATES = 2**32
 """Below it the squares of a contribution add up to less than 2**63: see ``WholeSum``."""
@@ -100,10 +100,10 @@ class ExactSums:
 
     def parts(self, query: Query, batch: Sequence[Tensor], bounds: Mapping[str, float], step: int) -> Parts:
         """What ``query`` asks of the batch, in the coordinates the noise is added in, on its grid. Sensitive."""
-        sums = {purpose: WholeSum(bounds[purpose], like) for purpose, like in query.settle(None).items()}
+        sums = {purpose: WholeSum(bounds[purpose], like) for purpose, like in query.finalize(None).items()}
 
         def contribution(capture: Capture) -> list[Tensor]:
-            parts = query.settle(query.ask(capture))
+            parts = query.finalize(query.contribution(capture))
             return [total.whole(parts[purpose]) for purpose, total in sums.items()]
 
         buffers = [value.clone() for value in self._engine.model.buffers()]
@@ -124,17 +124,24 @@ class ExactSums:
                 self._check_same([*first, *buffers], [*again, *self._engine.model.buffers()])
         return {purpose: total.tensors() for purpose, total in sums.items()}
 
-    def scores(self, query: LineSearch, batch: Sequence[Tensor], direction: Mapping[str, Tensor], step: int) -> Tensor:
-        """The scores of the lengths of a line search, in units of which every record adds between none and
+    def scores(  # noqa: PLR0917
+        self,
+        contribution: Contribution,
+        batch: Sequence[Tensor],
+        direction: Mapping[str, Tensor],
+        lengths: Sequence[float],
+        bound: float,
+        step: int,
+    ) -> Tensor:
+        """The scores of ``lengths`` along ``direction``, in units of which every record adds between none and
         ``SCORE_UNITS``, as whole numbers. Sensitive.
         """
-        lengths = query.lengths()
         total = torch.zeros(len(lengths), dtype=torch.int64)
         with one_thread():
             for record in batch:
                 with self._alone(record, step):
                     losses = self._engine.losses_along(self._tensors(record), direction, lengths).double()
-                shares = query.scores(losses) / query.score_bound
+                shares = contribution(losses) / bound
                 total += shares.mul(SCORE_UNITS).round().clamp(0, SCORE_UNITS).long()
         return total.double()
 

@@ -37,11 +37,11 @@ class Plan:
     covariance of a projection; ``replaced`` is how far replacing a record moves each (``GaussianRelease.replaced``), 2
     where it is not given.
 
-    ``batches``, if given, is the batch size over the epochs, and ``batch_size`` what it begins with; an epoch is then
-    as many steps as batches of its size need. ``clips`` is what the bound of the clip rule is multiplied by over the
-    epochs. The noise is in proportion to the bound, so that the multiplier stays what ``noise`` says; with
-    ``keep_noise`` its standard deviation is what it is for the rule's own bound, and the multiplier goes up as the
-    bound comes down.
+    ``batch_size_schedule``, if given, is the batch size over the epochs, and ``batch_size`` what it begins with; an
+    epoch is then as many steps as batches of its size need. ``clip_norm_schedule`` is what the bound of the clip rule
+    is multiplied by over the epochs. The noise is in proportion to the bound, so that the multiplier stays what
+    ``noise`` says; with ``keep_noise`` its standard deviation is what it is for the rule's own bound, and the
+    multiplier goes up as the bound comes down.
 
     ``choice`` is for methods that choose something from every batch after its gradient (agd): the zCDP of the choice
     over that of the first gradient.
@@ -61,7 +61,7 @@ class Plan:
     before: tuple[float, ...] = ()
     replaced: tuple[float, ...] = ()
     batch_size_schedule: Schedule | None = None
-    clip_schedule: Schedule | None = None
+    clip_norm_schedule: Schedule | None = None
     keep_noise: bool = False
     choice: float | None = None
     adaptive: bool = False
@@ -91,13 +91,13 @@ class Plan:
                 why="An epoch is as many steps as batches of its size need.",
                 fix="Leave tick out.",
             )
-        if self.keep_noise and self.clip_schedule is None:
+        if self.keep_noise and self.clip_norm_schedule is None:
             raise InputError(
                 "keep_noise is given, and the clip bound does not change.",
                 why="It says what the noise does then.",
                 fix="Pass a schedule of the clip bound, or leave keep_noise out.",
             )
-        if self.clip_schedule is not None and isinstance(self.clip_rule, AdaptiveClipRule):
+        if self.clip_norm_schedule is not None and isinstance(self.clip_rule, AdaptiveClipRule):
             raise InputError(
                 f"The clip rule {self.clip_rule.name} was given together with a schedule of the clip bound.",
                 why="It finds its bound by itself and would undo the schedule.",
@@ -122,7 +122,7 @@ class Plan:
         before: tuple[float, ...] = (),
         replaced: tuple[float, ...] = (),
         batch_size_schedule: Schedule | None = None,
-        clip_schedule: Schedule | None = None,
+        clip_norm_schedule: Schedule | None = None,
         keep_noise: bool = False,
     ) -> Plan:
         """The plan with the least noise that keeps a whole run within (``epsilon``, ``delta``).
@@ -141,7 +141,7 @@ class Plan:
             before=before,
             replaced=replaced,
             batch_size_schedule=batch_size_schedule,
-            clip_schedule=clip_schedule,
+            clip_norm_schedule=clip_norm_schedule,
             keep_noise=keep_noise,
         )
         return draft.scaled_to(EpsilonTarget(epsilon, delta, accountant(accountant_name)))
@@ -167,16 +167,16 @@ class Plan:
         """The plan with other noise, and with another length if one is given."""
         return replace(self, noise=noise, steps=self.steps if steps is None else steps)
 
-    def realised(self, sigmas: Sequence[float]) -> Plan:
-        """The plan of a run whose noise is chosen on the way and was ``sigmas`` in its epochs so far."""
-        return replace(self, noise=Piecewise.of(sigmas), adaptive=True)
+    def realised(self, noise_multipliers: Sequence[float]) -> Plan:
+        """The plan of a run whose noise is chosen on the way and had these multipliers in its epochs so far."""
+        return replace(self, noise=Piecewise.of(noise_multipliers), adaptive=True)
 
     def for_choices(self, share: float) -> Plan:
         """The plan of a line search that begins with the noise of this one; ``share`` is ``Method.choice``."""
         return replace(self, choice=share).chosen_from(0, self.noise_multiplier_at(0))
 
     def chosen_from(self, step: int, noise_multiplier: float) -> Plan:
-        """The plan of a run whose noise is chosen step by step, and from ``step`` on is ``sigma`` for all we know."""
+        """The plan of a run whose noise is chosen step by step: from ``step`` on ``noise_multiplier``, as far as known."""
         if self.timetable.shares_draws:
             raise InputError(
                 f"Noise cannot be chosen step by step on {self.sampling} batches.",
@@ -216,7 +216,7 @@ class Plan:
         before: tuple[float, ...] = (),
         replaced: tuple[float, ...] = (),
         batch_size_schedule: Schedule | None = None,
-        clip_schedule: Schedule | None = None,
+        clip_norm_schedule: Schedule | None = None,
         keep_noise: bool = False,
     ) -> Plan:
         """The plan with a given noise multiplier, or schedule of it; 0 for a run without privacy."""
@@ -236,7 +236,7 @@ class Plan:
             before=before,
             replaced=replaced,
             batch_size_schedule=batch_size_schedule,
-            clip_schedule=clip_schedule,
+            clip_norm_schedule=clip_norm_schedule,
             keep_noise=keep_noise,
         )
         return plan if epochs is None else replace(plan, steps=plan.steps_of(epochs))
@@ -294,7 +294,7 @@ class Plan:
 
     def clip_factor_at(self, step: int) -> float:
         """What the bound of the clip rule is multiplied by in ``step``."""
-        return 1.0 if self.clip_schedule is None else self.clip_schedule.value_of(step, self.epoch_of(step))
+        return 1.0 if self.clip_norm_schedule is None else self.clip_norm_schedule.value_of(step, self.epoch_of(step))
 
     def ends_epoch(self, step: int) -> bool:
         """Whether an epoch is over when ``step`` steps are done."""
@@ -355,7 +355,7 @@ class Plan:
     def _epochs_alike(self) -> bool:
         """Whether the steps of an epoch release the same from batches of one size, each charged by itself."""
         by_epoch = self.noise is not None and self.noise.tick is None
-        factors = not self.keep_noise or (self.clip_schedule is not None and self.clip_schedule.tick is None)
+        factors = not self.keep_noise or (self.clip_norm_schedule is not None and self.clip_norm_schedule.tick is None)
         return self.batch_size_schedule is None and not self.timetable.shares_draws and by_epoch and factors
 
     def event(self) -> Event:
@@ -402,9 +402,9 @@ class Plan:
         if self.neighbours is Neighbours.REPLACE_ONE and any(each != 2 for each in self.replaced):
             plan["replaced"] = list(self.replaced)
         if self.batch_size_schedule is not None:
-            plan["lots"] = str(self.batch_size_schedule)
-        if self.clip_schedule is not None:
-            plan["clip_factors"] = str(self.clip_schedule)
+            plan["batch_size_schedule"] = str(self.batch_size_schedule)
+        if self.clip_norm_schedule is not None:
+            plan["clip_factors"] = str(self.clip_norm_schedule)
         if self.keep_noise:
             plan["keep_noise"] = True
         if self.choice is not None:

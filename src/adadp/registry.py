@@ -76,10 +76,10 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def find(self, text: str) -> tuple[T, str]:
         """The part that ``text`` names, by name or by place, and its options: what stands behind the next colon."""
-        place = _PLACE.fullmatch(text)
-        if place is not None:
-            return self._at(place["module"], place["name"]), (place["options"] or "").removeprefix(":")
         name, _, options = (part.strip() for part in text.partition(":"))
+        place = _PLACE.fullmatch(text)
+        if place is not None and name not in self:
+            return self._at(place["module"], place["name"]), (place["options"] or "").removeprefix(":")
         if name not in self:
             raise InputError(
                 f"Unknown {self._kind} {name!r}.",

@@ -16,14 +16,15 @@ from torch.utils._pytree import tree_leaves
 from adadp import checks
 from adadp.clipping import ClipState
 from adadp.errors import InputError
+from adadp.events import Neighbours
 from adadp.exact import SCORE_UNITS, ExactSums, check_exact
 from adadp.gradients import GradientEngine
 from adadp.ledger import Ledger
-from adadp.methods import GRADIENT, Deviations, DpSgd, LineSearch, Method, Parts
-from adadp.noise import GaussianMechanism, choose_least
+from adadp.methods import GRADIENT, Contribution, Deviations, DpSgd, Method, Parts, Tensors
 from adadp.plan import Plan
 from adadp.randomness import RandomSource, SecureSource, SeededSource
 from adadp.records import Data, Records
+from adadp.release import Crossing, GaussianMechanism, Permit
 from adadp.sampling import Batches, places
 
 DEFAULT_MEMORY = 1 << 30
@@ -120,8 +121,8 @@ class PrivateGradients:
         torch.empty(_REUSED, dtype=torch.uint8)
         self._padding: list[Tensor] = []
         """The tensors of made-up records, one for every row of the longest chunk."""
-        self._mechanism = GaussianMechanism() if mechanism is None else mechanism
         self.ledger = ledger() if callable(ledger) else ledger
+        self.crossing = Crossing(self.ledger, self.source, mechanism)
 
     def release(self, *, paid: bool = False) -> dict[str, Tensor]:
         """Release the gradient of the next batch, into ``.grad`` and as a dict by parameter name.
@@ -129,43 +130,25 @@ class PrivateGradients:
         ``paid`` says that nobody has to be charged: an earlier process has charged this very step, which is repeated
         with the same random numbers, or an audit repeats a run on public data. Only a seeded run may say so.
         """
-        if paid and not self.source.reproducible:
-            raise InputError(
-                "A step of a secure run cannot be released without a charge.",
-                why="Its noise is new, so it is another release than the one that was paid for.",
-                fix="Call release() without paid.",
-            )
         plan, step, query = self.plan, self.step, self.query
         query.batch_size, query.clip_factor = plan.batch_size_at(step), plan.clip_factor_at(step)
-        batch = self._placed(self.batches.batch(step), step)
+        batch = self._to_rows(self.batches.batch(step), step)
         total, bounds = self._sums(batch, step)
-        multipliers = dict(
-            zip(total, (plan.noise_multiplier_at(step), *plan.clip_rule.extra_multipliers()), strict=True)
-        )
-        charge = None if paid else plan.charge_at(step, resumed=self._resumed)
-        if charge is not None:
-            self.ledger.charge(charge)
-        self._resumed = False
+        charge = plan.charge_at(step, resumed=self._resumed)
         # ======================== trust line: above sensitive, below public ========================
+        permit = self.crossing.pay(plan.release_at(step), charge, paid=paid)
+        self._resumed = False
+        deviation = permit.noise_multiplier * bounds[GRADIENT] if permit.noise_multiplier else 0.0
         released = {
-            purpose: self._mechanism.release(
-                part,
-                l2_bound=bounds[purpose],
-                noise_multiplier=multipliers[purpose],
-                source=self.source,
-                step=step,
-                purpose=purpose,
-            )
+            purpose: permit.gaussian(part, bounds[purpose], step=step, purpose=purpose)
             for purpose, part in total.items()
         }
         self.step += 1
-        deviation = multipliers[GRADIENT] * bounds[GRADIENT] if multipliers[GRADIENT] else 0.0
         self.gradient_deviations = query.gradient_deviations(deviation)
-        gradients = query.learn(released, deviation)
-        if isinstance(query, LineSearch):
-            gradients = query.chose(self._choice(query, batch, gradients, step), gradients)
-            if plan.noise is not None:
-                self.plan = plan.chosen_from(step + 1, plan.noise_multiplier_at(0) * query.noise_factor)
+        gradients = query.to_gradient(released, deviation)
+        gradients = query.search(gradients, _Chooser(self, permit, batch, step))
+        if query.noise_factor is not None and plan.noise is not None:
+            self.plan = plan.chosen_from(step + 1, plan.noise_multiplier_at(0) * query.noise_factor)
         for name, parameter in self.model.named_parameters():
             if name in gradients:
                 parameter.grad = gradients[name].to(parameter.dtype)
@@ -178,17 +161,15 @@ class PrivateGradients:
         if self._exact is not None:
             return self._exact.parts(query, batch, bounds, step), bounds
         with self.source.random_layers(self._device, step=step):
-            total = query.settle(self._sum_of_batch(batch, checked=self._checks(step)))
+            total = query.finalize(self._sum_of_batch(batch, checked=self._checks(step)))
         return total, {name: self._with_rounding(bound, query.steepness(name)) for name, bound in bounds.items()}
 
     def _sum_of_batch(self, batch: Sequence[Tensor], *, checked: bool = False) -> Parts | None:
         """What the method asks of the batch, added over its chunks. Sensitive."""
         total: Parts | None = None
-        for number, chunk in enumerate(
-            batch
-        ):  # no batch lives longer than its turn: new memory costs more than the sums
+        for number, chunk in enumerate(batch):  # none outlives its turn: new memory costs more than the sums
             for capture in self._engine.captures(*self._tensors(chunk), checked=checked and number == 0):
-                parts = self.query.ask(capture)
+                parts = self.query.contribution(capture)
                 total = parts if total is None else _added(total, parts)
         return total
 
@@ -199,7 +180,7 @@ class PrivateGradients:
         """
         return step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < CHECK_EVERY)
 
-    def _placed(self, batch: Tensor, step: int) -> Sequence[Tensor]:
+    def _to_rows(self, batch: Tensor, step: int) -> Sequence[Tensor]:
         """The batch in chunks, every record in a secret random row and -1 in rows that hold none. Sensitive.
 
         The number of rows of a chunk is public. There are always as many chunks as batches usually need, so that the
@@ -234,26 +215,6 @@ class PrivateGradients:
             self._padding = [leaf for leaf in found if isinstance(leaf, Tensor)]
         for leaf, made_up in zip(leaves, self._padding, strict=True):
             leaf.index_copy_(0, rows, made_up.index_select(0, rows))
-
-    def _choice(self, query: LineSearch, batch: Sequence[Tensor], direction: dict[str, Tensor], step: int) -> int:
-        """The number of one of the query's lengths along ``direction``, drawn by how the batch likes it.
-
-        The charge of the step covers it: gradient and choice look at one batch and are charged as one event.
-        """
-        if self._exact is not None:
-            scores, bound = self._exact.scores(query, batch, direction, step), float(SCORE_UNITS)
-        else:
-            lengths = query.lengths()
-            scores = torch.zeros(len(lengths), dtype=torch.float64)
-            with self.source.random_layers(self._device, step=step):
-                for chunk in batch:
-                    losses = self._engine.losses_along(self._tensors(chunk)[0], direction, lengths)
-                    scores += query.scores(losses[:, chunk >= 0].double()).cpu()
-            bound = self._with_rounding(query.score_bound, query.score_steepness)
-        # ======================== trust line: above sensitive, below public ========================
-        return choose_least(
-            scores, bound=bound, epsilon=self.plan.choice_epsilon, source=self.source, step=step, purpose="choice"
-        )
 
     def _with_rounding(self, bound: float, steepness: float = 1.0) -> float:
         """What one record can move the computed sum by: the method's bound, and an allowance for rounding in float32.
@@ -304,9 +265,9 @@ class PrivateGradients:
         """
         return {
             "step": self.step,
-            "clip_norm": dict(self.clip_state),
+            "clip_state": dict(self.clip_state),
             "method": self.query.tensors(),
-            "lots": self.batches.state(),
+            "batches": self.batches.state(),
         }
 
     def restore(self, state: dict[str, Any], *, nothing_since: bool = False) -> None:
@@ -317,8 +278,33 @@ class PrivateGradients:
         """
         self._resumed = not nothing_since
         self.step = checks.count("step", state["step"], minimum=0)
-        self.query.restore(state["clip_norm"], state["method"])
-        self.batches.restore(state["lots"])
+        self.query.restore(state["clip_state"], state["method"])
+        self.batches.restore(state["batches"])
+
+
+class _Chooser:
+    """A second look at the batch of a step, covered by its charge: gradient and choice are one event."""
+
+    def __init__(self, private: PrivateGradients, permit: Permit, batch: Sequence[Tensor], step: int) -> None:
+        self._private, self._permit, self._batch, self._step = private, permit, batch, step
+
+    def __call__(
+        self, direction: Tensors, lengths: Sequence[float], scores: Contribution, *, bound: float, steepness: float
+    ) -> int:
+        private, step = self._private, self._step
+        if private._exact is not None:
+            total = private._exact.scores(scores, self._batch, direction, lengths, bound, step)
+            bound = float(SCORE_UNITS)
+        else:
+            total = torch.zeros(len(lengths), dtype=torch.float64)
+            with private.source.random_layers(private._device, step=step):
+                for chunk in self._batch:
+                    losses = private._engine.losses_along(private._tensors(chunk)[0], direction, lengths)
+                    total += scores(losses[:, chunk >= 0].double()).cpu()
+            bound = private._with_rounding(bound, steepness)
+        both_ways = 2 if private.plan.neighbours is Neighbours.REPLACE_ONE else 1
+        # ======================== trust line: above sensitive, below public ========================
+        return self._permit.choice(total, both_ways * bound, step=step, purpose="choice")
 
 
 def _check_choices(method: Method, plan: Plan) -> None:

@@ -64,7 +64,7 @@ def privacy(draw) -> dict:
         "long": {budget: draw(positives), "epochs": "auto", "noise_schedule": "exp:s0=10,k=0.1"},
         "looks": {budget: draw(positives), **draw(VALIDATION)},
         "noise_multiplier": {"noise_multiplier": draw(positives | st.just(0.0)), length: draw(counts)},
-        "sigma first": {"noise_multiplier": draw(positives), length: draw(counts), "noise_schedule": "exp:k=0.1"},
+        "multiplier first": {"noise_multiplier": draw(positives), length: draw(counts), "noise_schedule": "exp:k=0.1"},
         "noise": {length: draw(counts), "noise_schedule": "piecewise:0=10,20=5"},
     }
     return kinds[draw(st.sampled_from(sorted(kinds)))]
@@ -121,19 +121,19 @@ def configs(draw) -> TrainConfig:
         ({"epsilon": "2"}, "epsilon must be a number"),
         ({"epsilon": True}, "epsilon must be a number"),
         ({"epsilon": None}, "None of epsilon, rho and noise_multiplier"),
-        ({"noise_multiplier": 1.1}, "Both epsilon and sigma"),
-        ({"epsilon": None, "noise_multiplier": 0}, "sigma is 0.*not private.*allow_nonprivate"),
-        ({"epsilon": None, "noise_multiplier": -0.5}, "sigma must not be negative"),
+        ({"noise_multiplier": 1.1}, "Both epsilon and noise_multiplier"),
+        ({"epsilon": None, "noise_multiplier": 0}, "noise_multiplier is 0.*not private.*allow_nonprivate"),
+        ({"epsilon": None, "noise_multiplier": -0.5}, "noise_multiplier must not be negative"),
         ({"delta": 0}, "delta must lie strictly between"),
         ({"delta": 1.0}, "delta must lie strictly between"),
         ({"delta": 2}, "delta must lie strictly between"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"steps": 1.5}, "steps must be a whole number"),
         ({"epochs": 10, "steps": 100}, "Both epochs and steps"),
-        ({"batch_size": 0}, "batch must be at least 1"),
-        ({"batch_size": 11, "records": 10}, "batch must be at most records"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"batch_size": 11, "records": 10}, "batch_size must be at most records"),
         ({"records": 0}, "records must be at least 1"),
-        ({"clip_norm": 0.0}, "clip must be greater than 0"),
+        ({"clip_norm": 0.0}, "clip_norm must be greater than 0"),
         ({"lr": 0}, "lr must be greater than 0"),
         ({"lr": 1e308}, "lr must lie between 1e-12 and 1e\\+06"),
         ({"lr": 1e-320}, "lr must lie between 1e-12 and 1e\\+06"),
@@ -149,16 +149,22 @@ def configs(draw) -> TrainConfig:
         ({"lr_schedule": "exp:s0=1"}, "lr_schedule leaves k open"),
         ({"lr_schedule": "validation:s0=1,k=0.5"}, "Unknown schedule shape 'validation'"),
         ({"lr": 0.1, "lr_schedule": "piecewise:0=1"}, "Both lr and lr_schedule"),
-        ({"clip_norm": 0.1, "clip_norm_schedule": "exp:s0=1,k=1"}, "Both clip and clip_norm_schedule"),
+        ({"clip_norm": 0.1, "clip_norm_schedule": "exp:s0=1,k=1"}, "Both clip_norm and clip_norm_schedule"),
         ({"clip_norm_schedule": "exp:s0=1"}, "clip_norm_schedule leaves k open"),
-        ({"batch_size": 10, "batch_size_schedule": "exp:s0=1,k=1"}, "Both batch and batch_size_schedule"),
+        ({"batch_size": 10, "batch_size_schedule": "exp:s0=1,k=1"}, "Both batch_size and batch_size_schedule"),
         ({"batch_size_schedule": "exp:s0=1"}, "batch_size_schedule leaves k open"),
         ({"rho": 0}, "rho must be greater than 0"),
         ({"rho": 1.0}, "Both epsilon and rho"),
-        ({"epsilon": None, "rho": 1.0, "noise_multiplier": 1.0}, "Both rho and sigma"),
+        ({"epsilon": None, "rho": 1.0, "noise_multiplier": 1.0}, "Both rho and noise_multiplier"),
         ({"epsilon": None, "noise_schedule": "exp:k=1"}, "None of epsilon, rho and noise_multiplier"),
-        ({"epsilon": None, "noise_multiplier": 1.0, "noise_schedule": "exp:s0=1,k=1"}, "Both sigma and noise_schedule"),
-        ({"epsilon": None, "noise_multiplier": 1.0, "noise_schedule": LOOKS}, "Both sigma and noise_schedule"),
+        (
+            {"epsilon": None, "noise_multiplier": 1.0, "noise_schedule": "exp:s0=1,k=1"},
+            "Both noise_multiplier and noise_schedule",
+        ),
+        (
+            {"epsilon": None, "noise_multiplier": 1.0, "noise_schedule": LOOKS},
+            "Both noise_multiplier and noise_schedule",
+        ),
         (
             {"epsilon": None, "noise_multiplier": 0, "allow_nonprivate": True, "noise_schedule": "exp:k=1"},
             "noise_multiplier is 0, and noise_schedule is given",
@@ -331,7 +337,10 @@ def test_a_file_is_read_by_its_path_with_or_without_a_byte_order_mark(tmp_path):
         ("epsilon = 2", "data must be given"),
         ('data = "mnist"\nepsilon = "two"\ndelta = 1e-5', "epsilon must be a number, got 'two'"),
         ('data = "mnist"\nepsilon = nan\ndelta = 1e-5', "epsilon must be finite"),
-        ('data = "mnist"\nepsilon = 2\ndelta = 1e-5\nlot = [1]', r"batch must be a whole number, got \[1\]"),
+        (
+            'data = "mnist"\nepsilon = 2\ndelta = 1e-5\nbatch_size = [1]',
+            r"batch_size must be a whole number, got \[1\]",
+        ),
         ('data = "mnist"\nepsilon = 2\ndelta = 1e-5\ndevice.kind = "cpu"', "device must be printable text"),
         ('data = "mnist"\nepsilon = 2024-01-01\ndelta = 1e-5', "epsilon must be a number"),
         ("run.toml", "is not TOML.*A file is given as a Path"),
@@ -397,7 +406,7 @@ def test_budgets_and_noise_make_room_for_each_other():
 
 
 def test_flags_win_over_a_file_that_is_wrong_without_them():
-    text = 'data = "mnist"\nsigma = 1\nlr = 0.1\nbatch_size_schedule = "uniform:s0=9"\n'
+    text = 'data = "mnist"\nnoise_multiplier = 1\nlr = 0.1\nbatch_size_schedule = "uniform:s0=9"\n'
     new = TrainConfig.from_toml(text, epsilon=2.0, delta=1e-5, lr_schedule="exp:s0=1,k=0.5", batch_size=60)
     assert new == TrainConfig("mnist", epsilon=2.0, delta=1e-5, lr_schedule="exp:s0=1,k=0.5", batch_size=60)
     assert TrainConfig.from_toml("epsilon = 2", data="mnist") == TrainConfig("mnist", epsilon=2.0)
@@ -427,7 +436,7 @@ def test_validation_records_that_are_not_public_are_the_same_said_or_not():
 
 def test_overrides_are_checked_like_everything_else():
     file = TrainConfig(**GOOD)
-    with pytest.raises(InputError, match="Both epsilon and sigma"):
+    with pytest.raises(InputError, match="Both epsilon and noise_multiplier"):
         file.replace(epsilon=1.0, noise_multiplier=1.0)
     with pytest.raises(InputError, match=r"Unknown setting 'epoch'.*Did you mean epochs"):
         file.replace(epoch=3)

@@ -214,14 +214,14 @@ def test_data_is_loaded_before_there_is_a_folder(tmp_path, monkeypatch):
         start(SHORT, tmp_path / "run")
 
 
-@pytest.mark.parametrize(("rows", "batch_size"), [(9, 2), (200, 50), (2047, 511), (2100, 512)])
-def test_a_small_file_gets_a_batch_that_fits_it(rows, batch, tmp_path):
+@pytest.mark.parametrize(("rows", "expected"), [(9, 2), (200, 50), (2047, 511), (2100, 512)])
+def test_a_small_file_gets_a_batch_that_fits_it(rows, expected, tmp_path):
     features = torch.linspace(0, 1, rows)[:, None].numpy()
     np.savez(tmp_path / "own.npz", x=features, y=(features[:, 0] > 0.5).astype(int), classes=2)
     config = TrainConfig(f"npz:{tmp_path / 'own.npz'}", noise_multiplier=4.0, delta=1e-5, epochs=1, threads=1)
     result = start(config, tmp_path / "run")
-    assert result.plan.batch_size == batch
-    assert resolved(config.replace(records=rows)).batch_size == batch
+    assert result.plan.batch_size == expected
+    assert resolved(config.replace(records=rows)).batch_size == expected
     assert not [check for check in verify_run(RunFolder.open(tmp_path / "run")) if not check.passed]
     asked = resolved(config.replace(batch_size=rows))
     assert with_fitting_batch(config.replace(batch_size=rows), asked, rows).batch_size == rows

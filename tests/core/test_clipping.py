@@ -644,11 +644,11 @@ def test_a_name_and_a_bound():
 
 
 @pytest.mark.parametrize(("batch_size", "noise"), [(None, 10), (40, 10), (100, 10), (2000, 200)])
-def test_the_count_of_a_large_batch_needs_to_be_less_exact(batch, noise):
-    assert clip_rule("quantile", 2, batch_size=batch).extra_multipliers() == (noise,)
-    assert clip_rule("quantile:initial=1,count_noise=7,floor=0.1,ceiling=9", batch_size=batch).extra_multipliers() == (
-        7,
-    )
+def test_the_count_of_a_large_batch_needs_to_be_less_exact(batch_size, noise):
+    assert clip_rule("quantile", 2, batch_size=batch_size).extra_multipliers() == (noise,)
+    assert clip_rule(
+        "quantile:initial=1,count_noise=7,floor=0.1,ceiling=9", batch_size=batch_size
+    ).extra_multipliers() == (7,)
 
 
 @pytest.mark.parametrize(

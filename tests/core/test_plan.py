@@ -31,13 +31,15 @@ QUANTILE = "quantile:initial=1,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,cei
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "reshuffle"])
 @pytest.mark.parametrize("clip_norm", [1.0, "per-layer:3", QUANTILE])
 @pytest.mark.parametrize("shape", [None, "exp:s0=1,k=0.1", "piecewise:0=2,1=4"])
-@pytest.mark.parametrize("lots", [None, "piecewise:0=100,1=350,2=100", "poly:s0=1000,k=1,s_end=100,period=4"])
+@pytest.mark.parametrize("batches", [None, "piecewise:0=100,1=350,2=100", "poly:s0=1000,k=1,s_end=100,period=4"])
 @pytest.mark.parametrize("steps", [1, 25])
 @pytest.mark.parametrize("before", [(), (16.0, 8.0)])
 def test_what_is_charged_step_by_step_is_exactly_what_was_planned(sampling, clip_norm, shape, batches, steps, before):
     noise = parse_schedule(shape) if shape else 2.0
     over = None if batches is None else parse_schedule(batches)
-    shape = SHAPE if over is None else {"records": 1000, "batch_size": int(over.value_at(0)), "lots": over}
+    shape = (
+        SHAPE if over is None else {"records": 1000, "batch_size": int(over.value_at(0)), "batch_size_schedule": over}
+    )
     plan = Plan.of_noise(noise=noise, steps=steps, clip_norm=clip_norm, sampling=sampling, before=before, **shape)
     charged: dict = dict.fromkeys(plan.charges_before(), 1)
     budget = PlannedBudget(plan.event())
@@ -151,9 +153,12 @@ def test_the_description_is_json_and_complete():
         ({"sampling": "fixed", "neighbours": "add-remove"}, "add-remove"),
         ({"clip_norm": "flat"}, "no bound"),
         ({"clip_norm": -1.0}, "greater than 0"),
-        ({"clip_norm": QUANTILE, "clips": Uniform(1)}, "quantile was given together with a schedule of the clip bound"),
-        ({"lots": Uniform(50)}, "batch_size is 100, and the schedule of the batches .* begins with another"),
-        ({"lots": Uniform(2000), "batch_size": 2000}, "must not exceed"),
+        (
+            {"clip_norm": QUANTILE, "clip_norm_schedule": Uniform(1)},
+            "quantile was given together with a schedule of the clip bound",
+        ),
+        ({"batch_size_schedule": Uniform(50)}, "batch_size is 100, and its schedule .* begins with another"),
+        ({"batch_size_schedule": Uniform(2000), "batch_size": 2000}, "must not exceed"),
         ({"before": (0.0,)}, "before must be greater than 0"),
     ],
 )
@@ -169,11 +174,11 @@ def test_a_budget_that_no_noise_meets_is_refused():
 
 # Batches, clip bounds and noise over the epochs ----------------------------------------------------------------------
 
-LOTS = parse_schedule("piecewise:0=100,1=300,3=1000")
+BATCHES = parse_schedule("piecewise:0=100,1=300,3=1000")
 
 
 def test_an_epoch_has_as_many_steps_as_batches_of_its_size_need():
-    plan = Plan.of_noise(noise=1.0, epochs=4, batch_size_schedule=LOTS, **SHAPE)
+    plan = Plan.of_noise(noise=1.0, epochs=4, batch_size_schedule=BATCHES, **SHAPE)
     assert plan.steps == 10 + 4 + 4 + 1
     assert plan.epochs == 4
     assert [plan.steps_of(epochs) for epochs in range(1, 7)] == [10, 14, 18, 19, 20, 21]
@@ -185,7 +190,7 @@ def test_an_epoch_has_as_many_steps_as_batches_of_its_size_need():
 
 
 def test_a_run_may_end_within_an_epoch_of_changed_batches():
-    plan = Plan.of_noise(noise=1.0, steps=12, batch_size_schedule=LOTS, **SHAPE)
+    plan = Plan.of_noise(noise=1.0, steps=12, batch_size_schedule=BATCHES, **SHAPE)
     assert plan.epochs == 2
     assert flatten(plan.event()) == {plan.charge_at(0): 10, plan.charge_at(10): 2}
     assert plan.ends_epoch(12)
@@ -204,7 +209,7 @@ def test_a_size_that_is_no_whole_number_is_rounded_alike_everywhere():
 def test_the_clip_bound_changes_nothing_in_what_is_charged(sampling):
     plain = Plan.of_noise(noise=1.5, epochs=3, sampling=sampling, **SHAPE)
     plan = Plan.of_noise(
-        noise=1.5, epochs=3, sampling=sampling, clip_schedule=parse_schedule("exp:s0=1,k=0.5"), **SHAPE
+        noise=1.5, epochs=3, sampling=sampling, clip_norm_schedule=parse_schedule("exp:s0=1,k=0.5"), **SHAPE
     )
     assert [plan.clip_factor_at(step) for step in (0, 9, 10)] == [1, 1, pytest.approx(0.6065306597)]
     assert plain.clip_factor_at(29) == 1
@@ -236,7 +241,9 @@ def test_reshuffled_epochs_with_chosen_noise_are_marked_and_charged_once():
 @pytest.mark.parametrize("shape", ["uniform:s0=3", "exp:s0=3,k=0.3", "piecewise:0=1,2=5"])
 def test_noise_is_scaled_as_a_whole_to_the_least_that_fits(sampling, shape):
     noise = parse_schedule(shape)
-    draft = Plan.of_noise(noise=noise, epochs=4, batch_size_schedule=LOTS, sampling=sampling, before=(20.0,), **SHAPE)
+    draft = Plan.of_noise(
+        noise=noise, epochs=4, batch_size_schedule=BATCHES, sampling=sampling, before=(20.0,), **SHAPE
+    )
     target = EpsilonTarget(2.0, 1e-5, accountant("zcdp" if sampling == "reshuffle" else "rdp"))
     plan = draft.scaled_to(target)
     scale = plan.noise.value_at(0) / noise.value_at(0)
@@ -260,9 +267,9 @@ def test_a_target_that_is_spent_ahead_is_refused():
 
 
 def test_other_noise_and_another_length():
-    plan = Plan.of_noise(noise=1.0, epochs=3, batch_size_schedule=LOTS, **SHAPE)
+    plan = Plan.of_noise(noise=1.0, epochs=3, batch_size_schedule=BATCHES, **SHAPE)
     other = plan.with_noise(Uniform(2.0), steps=12)
-    assert (other.steps, other.noise, other.batches) == (12, Uniform(2.0), LOTS)
+    assert (other.steps, other.noise, other.batch_size_schedule) == (12, Uniform(2.0), BATCHES)
     assert plan.with_noise(Uniform(2.0)).steps == plan.steps
     constant = Plan.of_noise(noise=1.0, epochs=3, **SHAPE).with_noise(Uniform(2.0), steps=12)
     assert constant.event() == Repeated(PoissonSampled(0.1, GaussianRelease(2.0)), 12)
@@ -270,9 +277,9 @@ def test_other_noise_and_another_length():
 
 def test_schedules_are_part_of_the_description():
     described = Plan.of_noise(
-        noise=1.0, epochs=3, batch_size_schedule=LOTS, clip_schedule=Uniform(1.0), before=(16.0,), **SHAPE
+        noise=1.0, epochs=3, batch_size_schedule=BATCHES, clip_norm_schedule=Uniform(1.0), before=(16.0,), **SHAPE
     ).describe()
-    assert described["lots"] == "piecewise:0=100,1=300,3=1000"
+    assert described["batch_size_schedule"] == "piecewise:0=100,1=300,3=1000"
     assert described["clip_factors"] == "uniform:s0=1"
     assert described["before"] == [16.0]
     assert "adaptive" not in described
@@ -281,7 +288,13 @@ def test_schedules_are_part_of_the_description():
 
 def test_a_budget_holds_for_growing_batches_and_a_falling_clip():
     batches, clips = parse_schedule("piecewise:0=100,2=200"), parse_schedule("poly:s0=1,k=1,s_end=0.5,period=4")
-    shape = {"records": 1000, "batch_size": 100, "epochs": 4, "lots": batches, "clips": clips}
+    shape = {
+        "records": 1000,
+        "batch_size": 100,
+        "epochs": 4,
+        "batch_size_schedule": batches,
+        "clip_norm_schedule": clips,
+    }
     plan = Plan.for_budget(epsilon=2.0, delta=1e-5, noise_shape=parse_schedule("exp:s0=1,k=0.2"), **shape)
     assert 1.99 < plan.epsilon(1e-5).epsilon <= 2
     assert [plan.batch_size_at(step) for step in (0, 19, 20, 29)] == [100, 100, 200, 200]
@@ -293,7 +306,7 @@ def test_a_budget_holds_for_growing_batches_and_a_falling_clip():
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_schedule_over_the_epochs_is_charged_as_its_steps_are(sampling, steps, keep):
     """The event of a plan is made epoch by epoch; a run charges step by step."""
-    clips = {"clips": parse_schedule("exp:s0=1,k=0.2"), "keep_noise": True} if keep else {}
+    clips = {"clip_norm_schedule": parse_schedule("exp:s0=1,k=0.2"), "keep_noise": True} if keep else {}
     plan = Plan.of_noise(
         noise=parse_schedule("step:s0=4,k=0.5,period=2"),
         records=1000,

@@ -320,7 +320,11 @@ def test_exact_scores_of_a_line_search_are_whole_numbers_within_the_bound(tmp_pa
         private.release()
         direction = {name: torch.randn_like(value) for name, value in private.model.named_parameters()}
         scores = ExactSums(private._engine, private._records, private.source).scores
-        more, less = (scores(private.query, torch.arange(start, 40), direction, 0) for start in (0, 1))
+        query = private.query
+        more, less = (
+            scores(query.scores, torch.arange(start, 40), direction, query.lengths(), query.score_bound, 0)
+            for start in (0, 1)
+        )
     assert torch.equal(more, more.round())
     assert ((more - less >= 0) & (more - less <= SCORE_UNITS)).all()
     assert len(set((more - less).tolist())) > 1
@@ -343,7 +347,7 @@ def test_padding_has_no_part_in_scores(tmp_path, score):
             Ledger.create(tmp_path / f"{arithmetic}.jsonl", budget=budget) as ledger,
             pytest.MonkeyPatch.context() as patch,
         ):
-            patch.setattr("adadp.step.choose_least", noted)
+            patch.setattr("adadp.release.choose_least", noted)
             PrivateGradients(
                 case.model(), case.records("equal", 30), case.loss, plan.for_choices(method.choice), ledger,
                 method=method, seed=0, arithmetic=arithmetic,
@@ -652,8 +656,8 @@ def test_a_row_is_computed_from_itself_bit_for_bit(name, model, shape, rows):
         alone = torch.zeros(rows, 1)
         alone[row] = 1
         found = []
-        for rows in (one, mixed):
-            capture = engine.capture(rows)
+        for batch in (one, mixed):
+            capture = engine.capture(batch)
             norm = capture.square_norms([engine.names])[row]
             found.append([norm, *capture.weighted_sums(alone, [engine.names]).values()])
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
@@ -699,7 +703,7 @@ def test_fast_what_rounding_does_to_the_others_is_far_inside_its_allowance(tmp_p
         plan = Plan.of_noise(noise=1.0, steps=1, records=rows, batch_size=rows, clip_norm=1.0)
         with Ledger.create(tmp_path / f"{rows}.jsonl", budget=PlannedBudget(plan.event())) as ledger:
             private = PrivateGradients(model, (x, y), cross_entropy, plan, ledger, seed=0)
-        whole, fewer = (private._placed(torch.arange(count), 0) for count in (301, 300))
+        whole, fewer = (private._to_rows(torch.arange(count), 0) for count in (301, 300))
         only = [chunk.where(chunk == 300, -1) for chunk in whole]
         moved = (summed(whole) - summed(fewer) - summed(only)).norm().item()
         assert moved < 2 * 2.0**-24 * 301 < (private._with_rounding(1.0) - 1) / 7

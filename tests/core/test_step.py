@@ -399,7 +399,7 @@ def test_rounding_of_the_sum_stays_inside_its_allowance(cancer, tmp_path):
     sums = []
     for chunk in (2000, 100):
         _, private = start(tmp_path, (x, y), plan, name=str(chunk), seed=1, chunk_size=chunk)
-        parts = private._sum_of_batch(private._placed(private.batches.batch(0), 0))["noise"]
+        parts = private._sum_of_batch(private._to_rows(private.batches.batch(0), 0))["noise"]
         sums.append(torch.cat([each.double().reshape(-1) for each in parts.values()]))
     allowed = private._with_rounding(1.0) - 1.0
     assert 0 < (sums[0] - sums[1]).norm().item() < allowed

@@ -1,22 +1,22 @@
 """Everything that defines a training run, as one frozen record: dataclass <-> TOML <-> flags of ``adadp train``.
 
 A configuration is checked when it is made, so that a run that cannot be private, or means two things at once, is
-refused before it has looked at any data. Nothing here reads data: what depends on it (a default for ``batch``, the
+refused before it has looked at any data. Nothing here reads data: what depends on it (a default for ``batch_size``, the
 number of steps) is filled in by the plan. Names that other rooms own (data, model, method, clip rule) are checked
 there.
 
     given                                               becomes
     ==================================================  ===========================================================
-    several of epsilon, rho and sigma                   an error: one is the target, the others follow from it
+    several of epsilon, rho and noise_multiplier        an error: one is the target, the others follow from it
     none of them, and no noise_schedule with s0         an error: nothing says how private the run is
-    sigma = 0                                           an error unless ``allow_nonprivate``; then delta may be left out
+    noise_multiplier = 0                                an error unless ``allow_nonprivate``; then delta may be left out
     no delta                                            that of a public data set; otherwise an error: it is
                                                         never computed from the data
     both epochs and steps                               an error; neither: the plan's default
-    lr and lr_schedule, clip and clip_norm_schedule, batch  an error, unless the schedule leaves ``s0`` open, which the
-    and batch_size_schedule, sigma and noise_schedule          plain number then is
+    lr and lr_schedule, and the same for clip_norm,     an error, unless the schedule leaves ``s0`` open, which the
+    batch_size and noise_multiplier (noise_schedule)    plain number then is
     momentum with an optimizer that has none            an error: an option is never swallowed
-    batch larger than records                             an error: no record can be sampled with probability above 1
+    batch_size larger than records                      an error: no record can be sampled with probability above 1
     an int where a float is meant, 3.0 for a count      accepted, and kept in one spelling, so that digests agree
     ema outside of (0, 1)                               an error: it is the share an average keeps
     lr or weight_decay beyond 1e6                       an error: no parameter would stay finite
@@ -123,13 +123,13 @@ class TrainConfig:
     method: str = "adadp"
     """How a batch becomes a gradient, such as ``adadp`` or ``dpsgd``; options follow a colon."""
     epsilon: float | None = None
-    """Target; the noise follows from it. One of ``epsilon``, ``rho`` and ``sigma``."""
+    """Target; the noise follows from it. One of ``epsilon``, ``rho`` and ``noise_multiplier``."""
     rho: float | None = None
     """Target in zero-concentrated differential privacy instead, for reshuffled and full-batch runs."""
     noise_multiplier: float | None = None
     """Noise multiplier; epsilon follows from it. 0 is a run without privacy."""
     delta: float | None = None
-    """Required unless ``sigma`` is 0; a public data set has a default."""
+    """Required unless ``noise_multiplier`` is 0; a public data set has a default."""
     noise_schedule: str | None = None
     """The noise over the epochs: ``exp:k=0.1``, scaled so that the run lands on the budget; ``exp:s0=10``, whose k is
     solved; ``exp:s0=10,k=0.01``, which runs as long as the budget lasts (or, without one, as it is);
@@ -214,9 +214,9 @@ class TrainConfig:
             )
         if isinstance(self.batch_size, int) and self.records is not None and self.batch_size > self.records:
             raise InputError(
-                f"batch must be at most records, got batch_size={self.batch_size} and records={self.records}.",
-                why="A record is sampled with probability batch / records, which must not pass 1.",
-                fix="Pass a smaller batch, or a larger public number of records.",
+                f"batch_size must be at most records, got batch_size={self.batch_size} and records={self.records}.",
+                why="A record is sampled with probability batch_size / records, which must not pass 1.",
+                fix="Pass a smaller batch_size, or a larger public number of records.",
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class TrainConfig:
     def replace(self, **overrides: Any) -> TrainConfig:
         """The configuration with ``overrides``: how flags win over a file. Pass only the flags that were given.
 
-        An override also removes the other field of its pair: ``epsilon`` given over a file with ``sigma`` replaces it.
+        An override also removes the other field of its pair: ``epsilon`` given over ``noise_multiplier`` replaces it.
         """
         _check_known(overrides)
         return dataclasses.replace(self, **{**_displaced(vars(self), overrides), **overrides})
@@ -439,7 +439,7 @@ def _check_schedules(config: TrainConfig) -> None:
         return
     length = config.steps is not None or config.epochs not in (None, AUTO)
     if config.noise_multiplier == 0:
-        raise InputError("sigma is 0, and noise_schedule is given.", fix="Leave one of them out.")
+        raise InputError("noise_multiplier is 0, and noise_schedule is given.", fix="Leave one of them out.")
     if isinstance(noise, ValidationDecay):
         if not budget:
             raise InputError(
@@ -523,15 +523,15 @@ def _check_privacy(config: TrainConfig) -> None:
     schedule = config.noise_schedule
     if targets == (None, None, None) and (schedule is None or leaves_start_open("noise_schedule", schedule)):
         raise InputError(
-            "None of epsilon, rho and sigma is given.",
+            "None of epsilon, rho and noise_multiplier is given.",
             why="One of them says how private the run is; the others follow from it.",
-            fix="Pass epsilon (a target), sigma (a noise multiplier) or a noise_schedule with s0.",
+            fix="Pass epsilon (a target), noise_multiplier or a noise_schedule with s0.",
         )
     if config.noise_multiplier == 0 and not config.allow_nonprivate:
         raise InputError(
-            "sigma is 0.",
+            "noise_multiplier is 0.",
             why="A run without noise is not private, whatever else it does.",
-            fix="Pass sigma > 0, or allow_nonprivate if that is what you want; the certificate will say it.",
+            fix="Pass noise_multiplier > 0, or allow_nonprivate if that is what you want; the certificate will say it.",
         )
 
 

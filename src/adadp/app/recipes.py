@@ -18,7 +18,7 @@ OWN = "own"
 @dataclass(frozen=True)
 class Recipe:
     """Settings that go together. ``decay``: the learning rate falls linearly to a hundredth over the epochs. ``auto``:
-    with a target epsilon, batch and length are chosen from it (``sizing``), and the numbers here are for runs without.
+    with a target epsilon, batch and length are chosen from it (``auto_size``), and these numbers are for runs without.
     """
 
     model: str

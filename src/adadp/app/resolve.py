@@ -112,7 +112,7 @@ def _with_sizes(config: TrainConfig, recipe: Recipe) -> TrainConfig:
     if config.batch_size != AUTO:
         return config.replace(steps=steps)
     if not isinstance(steps, int):
-        raise InputError("batch is auto, and steps is not given.", fix="Pass steps too, as a number or auto.")
+        raise InputError("batch_size is auto, and steps is not given.", fix="Pass steps too, as a number or auto.")
     noises = tuple(stage.known_noise_multiplier for stage in released_stages(parse_features(config.features)))
     batch_size = auto_batch_size(
         epsilon=config.epsilon,

@@ -7,7 +7,18 @@ Others come from ``adadp.lab.methods``, from packages and from files of the user
 """
 
 from adadp.methods.adadp import AdaDp
-from adadp.methods.base import COUNT, GRADIENT, Deviations, LineSearch, Method, MethodDefaults, Parts, Query
+from adadp.methods.base import (
+    COUNT,
+    GRADIENT,
+    Choose,
+    Contribution,
+    Deviations,
+    Method,
+    MethodDefaults,
+    Parts,
+    Query,
+    Tensors,
+)
 from adadp.methods.clipped import ClippedSum, DpSgd
 from adadp.methods.registry import METHODS, parse_method
 from adadp.methods.scales import ColumnScales, ScaleSettings
@@ -17,15 +28,17 @@ __all__ = [
     "GRADIENT",
     "METHODS",
     "AdaDp",
+    "Choose",
     "ClippedSum",
     "ColumnScales",
+    "Contribution",
     "Deviations",
     "DpSgd",
-    "LineSearch",
     "Method",
     "MethodDefaults",
     "Parts",
     "Query",
     "ScaleSettings",
+    "Tensors",
     "parse_method",
 ]

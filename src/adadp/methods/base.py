@@ -1,17 +1,17 @@
 """What a training method must offer: how a batch becomes a bounded vector, and what becomes of the released one.
 
-A ``Method`` is public settings. A ``Query`` is the method at work in one run. ``step.py`` draws the batch, calls
-``ask`` for each chunk of it, adds up, calls ``settle``, charges, adds noise in proportion to ``l2_bounds``, and gives
-what was released to ``learn``. A method therefore cannot forget to charge or to add noise; what it can get wrong is a
-bound, and for that there is the neighbour replay.
+A ``Method`` is public settings. A ``Query`` is the method at work in one run. ``step.py`` draws the batch, asks for
+the ``contribution`` of each chunk of it, adds up, calls ``finalize``, charges, adds noise in proportion to
+``l2_bounds``, and gives what was released to ``to_gradient``. A method therefore cannot forget to charge or to add
+noise; what it can get wrong is a bound, and for that there is the neighbour replay.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, final
+from typing import ClassVar, Protocol, final
 
 from torch import Tensor
 
@@ -29,12 +29,29 @@ Parts = dict[str, Tensors]
 GRADIENT, COUNT = "noise", "count"
 """The names the noise of the two releases is drawn under."""
 
+Contribution = Callable[[Tensor], Tensor]
+"""What the records of a chunk contribute to the score of each length, from their losses, lengths x records."""
+
+
+class Choose(Protocol):
+    """One of several lengths along a public direction, by the losses of the batch there: the exponential mechanism."""
+
+    def __call__(
+        self, direction: Tensors, lengths: Sequence[float], scores: Contribution, *, bound: float, steepness: float
+    ) -> int:
+        """The number of a length; the lower its score, the likelier.
+
+        Every record contributes between 0 and ``bound`` to each score, and contributions of chunks are added.
+        ``steepness`` is what rounding of losses does to a score, in units of what is allowed for in a gradient.
+        """
+        ...
+
 
 class Query(ABC):
     """One method in one run. What it keeps between steps is made of released values only, if the method is private.
 
     ``batch_size`` is the public number a sum is divided by, ``clip_factor`` what the bound of the clip rule is
-    multiplied by: public numbers of the step at hand, set by ``step.py`` before ``ask``.
+    multiplied by: public numbers of the step at hand, set by ``step.py`` before ``contribution``.
     """
 
     def __init__(self, batch_size: int) -> None:
@@ -47,30 +64,42 @@ class Query(ABC):
         """What the clip rule has learnt."""
 
     @abstractmethod
-    def ask(self, capture: Capture) -> Parts:
+    def contribution(self, capture: Capture) -> Parts:
         """What the records of a chunk contribute: sensitive. Contributions of the chunks of a batch are added."""
 
     @abstractmethod
-    def settle(self, total: Parts | None) -> Parts:
+    def finalize(self, total: Parts | None) -> Parts:
         """The whole batch's contribution in the coordinates the noise is added in: sensitive. None: an empty batch."""
 
     @abstractmethod
     def l2_bounds(self) -> dict[str, float]:
-        """What one record can move each part of ``settle`` by, in l2."""
+        """What one record can move each part of ``finalize`` by, in l2."""
 
     def steepness(self, purpose: str) -> float:  # noqa: ARG002
         """How many times a rounding of the gradients is in a part, both taken relative to their bounds."""
         return 1.0
 
     @abstractmethod
-    def learn(self, released: Parts, deviation: float) -> Tensors:
+    def to_gradient(self, released: Parts, deviation: float) -> Tensors:
         """The gradient for the optimizer. ``deviation`` is that of the noise in each coordinate of ``GRADIENT``."""
 
-    def gradient_deviations(self, deviation: float) -> Deviations | None:  # noqa: ARG002
-        """The standard deviation of the noise in every coordinate of the gradient that ``learn`` is about to return.
+    def search(self, gradients: Tensors, choose: Choose) -> Tensors:  # noqa: ARG002
+        """The gradient for the optimizer, after a private choice of how far to go along it, if the method makes one.
 
-        Public numbers, for the step at hand only: ``learn`` may change what they follow from. If noise of earlier steps
-        is in the gradient, so it is in them. None: the method cannot say, at no step.
+        ``choose`` may be called once, by a method whose ``Method.choice`` is not None.
+        """
+        return gradients
+
+    @property
+    def noise_factor(self) -> float | None:
+        """The noise multiplier of the next step over that of the first; None: as planned."""
+        return None
+
+    def gradient_deviations(self, deviation: float) -> Deviations | None:  # noqa: ARG002
+        """The standard deviation of the noise in every coordinate of what ``to_gradient`` is about to return.
+
+        Public numbers, for the step at hand only: ``to_gradient`` may change what they follow from. If noise of earlier
+        steps is in the gradient, so it is in them. None: the method cannot say, at no step.
         """
         return None
 
@@ -81,44 +110,6 @@ class Query(ABC):
     @abstractmethod
     def restore(self, clip_state: ClipState, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what ``clip_state`` and ``tensors`` were."""
-
-
-class LineSearch(Query):
-    """A method that also chooses, from the same batch, how far to go: released by the exponential mechanism.
-
-    ``learn`` returns a direction. ``step.py`` has the losses of the batch's records at each of ``lengths`` along it
-    turned into ``scores``, draws one length, the better its score the likelier, and gives it to ``chose``. Both
-    releases of a batch are charged together, before the first of them.
-    """
-
-    @property
-    @abstractmethod
-    def noise_factor(self) -> float:
-        """The noise multiplier of the next step over that of the first."""
-
-    @property
-    @abstractmethod
-    def score_bound(self) -> float:
-        """What one record more adds to a score, at most; it takes nothing off."""
-
-    @property
-    def score_steepness(self) -> float:
-        """What rounding of losses does to a score, in units of what is allowed for in a gradient."""
-        return 1.0
-
-    @abstractmethod
-    def lengths(self) -> list[float]:
-        """How far along the direction one may go; the first is 0."""
-
-    @abstractmethod
-    def scores(self, losses: Tensor) -> Tensor:
-        """What the records of a chunk contribute to the score of each length, from their losses, lengths x records:
-        sensitive, and each record's contribution within [0, ``score_bound``]. Contributions of chunks are added.
-        """
-
-    @abstractmethod
-    def chose(self, number: int, direction: Tensors) -> Tensors:
-        """The gradient for the optimizer, now that the length with this number was drawn."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +151,16 @@ class Method(ABC):
 
     @property
     def choice(self) -> float | None:
-        """For a line search, whose choices settle the noise: the zCDP of one over that of the first gradient."""
+        """For a method that chooses from every batch, and its noise by that: a choice's zCDP over the first gradient's.
+
+        None: the method makes no choice.
+        """
         return None
+
+    @property
+    def first_noise(self) -> float:
+        """For a method that chooses its noise: the first over that which would last for the whole run."""
+        return 1.0
 
     @property
     def not_private(self) -> str | None:

@@ -37,7 +37,7 @@ class ClippedSum(Query):
         """What a sum released in the step at hand is divided by for the optimizer: a public number."""
         return self.batch_size / self._rule.step_factor(self._state)
 
-    def ask(self, capture: Capture) -> Parts:
+    def contribution(self, capture: Capture) -> Parts:
         rule, state = self._rule, self._state
         square_norms = capture.square_norms(self._groups, None if self._scales is None else self._scales.inverse)
         weights = rule.weights_at(square_norms, self.clip_factor, state)
@@ -46,7 +46,7 @@ class ClippedSum(Query):
             parts[COUNT] = {COUNT: rule.count_query(square_norms, state).double().cpu()}
         return parts
 
-    def settle(self, total: Parts | None) -> Parts:
+    def finalize(self, total: Parts | None) -> Parts:
         if total is None:
             total = {GRADIENT: self._engine.zeros()}
             if isinstance(self._rule, AdaptiveClipRule):
@@ -66,7 +66,7 @@ class ClippedSum(Query):
             return self._rule.count_steepness
         return super().steepness(purpose)
 
-    def learn(self, released: Parts, deviation: float) -> Tensors:
+    def to_gradient(self, released: Parts, deviation: float) -> Tensors:
         divisor = self.divisor
         if COUNT in released:
             self._state = self._rule.update(self._state, float(released[COUNT][COUNT]) / self.batch_size)

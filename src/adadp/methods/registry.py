@@ -26,7 +26,7 @@ def parse_method(text: str) -> Method:
     defaults: dict[str, float | int | str] = {field.name: getattr(kind, field.name) for field in fields(kind)}
     usage = f"Its options are: {', '.join(f'{key}={value}' for key, value in defaults.items())}."
     options: dict[str, object] = {}
-    for item in rest.split(",") if rest else ():
+    for item in rest.split(",") if rest or text.rstrip().endswith(":") else ():
         option, _, value = (part.strip() for part in item.partition("="))
         if option not in defaults:
             raise InputError(

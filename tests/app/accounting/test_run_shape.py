@@ -100,7 +100,7 @@ def test_shapes_are_checked():
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0])
 def test_a_planned_run_has_noise(sigma):
-    with pytest.raises(InputError, match="sigma"):
+    with pytest.raises(InputError, match="noise_multiplier"):
         RunShape(q=0.1).step(sigma)
-    with pytest.raises(InputError, match="sigma"):
+    with pytest.raises(InputError, match="noise_multiplier"):
         RunShape(q=0.1).run(sigma, steps=1)

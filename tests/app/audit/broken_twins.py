@@ -24,12 +24,12 @@ class RealisedBatch(DpSgd):
 
 
 class _RealisedBatch(ClippedSum):
-    def ask(self, capture):
-        return super().ask(capture) | {"records": int((~capture.padding).sum())}
+    def contribution(self, capture):
+        return super().contribution(capture) | {"records": int((~capture.padding).sum())}
 
-    def settle(self, total):
+    def finalize(self, total):
         self.batch_size = max(1, total.pop("records"))
-        return super().settle(total)
+        return super().finalize(total)
 
 
 class RawScales(AdaDp):
@@ -40,11 +40,11 @@ class RawScales(AdaDp):
 
 
 class _RawScales(ClippedSum):
-    def settle(self, total):
-        self._raw = super().settle(total)[GRADIENT]
+    def finalize(self, total):
+        self._raw = super().finalize(total)[GRADIENT]
         return {GRADIENT: self._raw}
 
-    def learn(self, released, deviation):
+    def to_gradient(self, released, deviation):
         gradients = self._scales.apply(released[GRADIENT])
         self._scales.learn(self._raw, 0.0)
         return {name: value / self.batch_size for name, value in gradients.items()}

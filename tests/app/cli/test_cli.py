@@ -195,8 +195,8 @@ class TestCalibrate:
     [
         ("epsilon --q 0 --noise-multiplier 4 --steps 10 --delta 1e-5", "q must be greater than 0"),
         ("epsilon --q 1.5 --noise-multiplier 4 --steps 10 --delta 1e-5", "[0, 1]"),
-        ("epsilon --q .01 --noise-multiplier 0 --steps 10 --delta 1e-5", "sigma must be greater than 0"),
-        ("epsilon --q .01 --noise-multiplier -1 --steps 10 --delta 1e-5", "sigma must be greater than 0"),
+        ("epsilon --q .01 --noise-multiplier 0 --steps 10 --delta 1e-5", "noise_multiplier must be greater than 0"),
+        ("epsilon --q .01 --noise-multiplier -1 --steps 10 --delta 1e-5", "noise_multiplier must be greater than 0"),
         ("epsilon --q .01 --noise-multiplier nan --steps 10 --delta 1e-5", "finite"),
         ("epsilon --q .01 --noise-multiplier 4 --steps 0 --delta 1e-5", "steps must be at least 1"),
         ("epsilon --q .01 --noise-multiplier 4 --steps 10 --delta 1", "strictly between 0 and 1"),

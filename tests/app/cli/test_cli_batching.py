@@ -227,12 +227,12 @@ class TestWarnings:
         (f"{SHORT} --against q --range 1 --plot a.png", "two numbers"),
         (f"{SHORT} --against q --range .1,.1 --plot a.png", "0 < LOW < HIGH <= 1"),
         (f"{SHORT} --against q --range .1,2 --plot a.png", "0 < LOW < HIGH <= 1"),
-        (f"{SHORT} --against sigma --range 0,2 --plot a.png", "0 < LOW < HIGH."),
-        (f"{SHORT} --against sigma --range nan,2 --plot a.png", "0 < LOW < HIGH."),
+        (f"{SHORT} --against noise-multiplier --range 0,2 --plot a.png", "0 < LOW < HIGH."),
+        (f"{SHORT} --against noise-multiplier --range nan,2 --plot a.png", "0 < LOW < HIGH."),
         ("epsilon --q .1 --noise-multiplier 6 --steps 9 --delta 1e-5 --against q --plot a.png", "needs --epochs"),
         (
-            "epsilon --q .1 --schedule exp:s0=4,k=0.1 --epochs 3 --delta 1e-5 --against sigma --plot a.png",
-            "--against sigma needs --noise-multiplier",
+            "epsilon --q .1 --schedule exp:s0=4,k=0.1 --epochs 3 --delta 1e-5 --against noise-multiplier --plot a.png",
+            "--against noise-multiplier needs --noise-multiplier",
         ),
         (
             "epsilon --sampling reshuffle --noise-multiplier 6 --epochs 3 --delta 1e-5 --against q --plot a.png",
@@ -267,7 +267,7 @@ class TestPlots:
         assert "poisson" in target.read_text()
         assert "fixed" not in target.read_text()
 
-    @pytest.mark.parametrize("against", ["q", "sigma --range 5,14"])
+    @pytest.mark.parametrize("against", ["q", "noise-multiplier --range 5,14"])
     def test_against(self, tmp_path: Path, against: str) -> None:
         target = tmp_path / "against.png"
         result = adadp(f"{SHORT} --accountant zcdp --against {against} --plot {target}")
@@ -277,7 +277,7 @@ class TestPlots:
     def test_steps_stay_for_sigma(self, tmp_path: Path) -> None:
         target = tmp_path / "against.svg"
         asked = "epsilon --q .1 --noise-multiplier 4 --steps 25 --delta 1e-5 --accountant rdp"
-        line = f"{asked} --against sigma --plot {target}"
+        line = f"{asked} --against noise-multiplier --plot {target}"
         assert adadp(line).exit_code == 0
         assert "q = 0.1, 25 steps" in target.read_text()
 

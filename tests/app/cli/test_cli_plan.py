@@ -97,10 +97,10 @@ def test_the_table_of_a_run_and_the_one_that_compares():
     text = said(f"{FIGURES} --noise-schedule uniform:s0=8 --beside exp:s0=10,k=0.01")
     assert "100 epochs, 10000 steps (as long as the budget lasts)" in text
     assert "60000 records, batches of 600 (q = 0.01), reshuffle sampling, zero-out neighbours, method dpsgd" in text
-    assert "epoch steps so far sigma lr epsilon so far rho so far" in text
+    assert "epoch steps so far noise lr epsilon so far rho so far" in text
     assert "100 10000 8 4 6.779 0.7812" in text
     assert "20 of 100 epochs; --all shows every one." in text
-    assert "noise epochs first sigma last sigma epsilon rho" in text
+    assert "schedule epochs first noise last noise epsilon rho" in text
     assert "exp:s0=10,k=0.01 71 10 4.966" in text
 
 
@@ -126,12 +126,12 @@ def test_json_has_everything_for_programs():
 
 def test_columns_are_shown_where_they_change():
     plain = said(f"{CANCER} --noise-multiplier 2 --epochs 2")
-    assert "epoch steps so far sigma lr epsilon so far 1 " in plain
+    assert "epoch steps so far noise lr epsilon so far 1 " in plain
     full = said(
         f"{CANCER} --noise-multiplier 2 --epochs 2 --batch-size-schedule piecewise:0=56,1=112"
         " --clip-norm-schedule step:k=0.5,period=1"
     )
-    assert "epoch steps so far batch sigma clip bound lr epsilon so far 1 " in full
+    assert "epoch steps so far batch noise clip bound lr epsilon so far 1 " in full
     assert " 2 15 112 2 0.5 0.5 " in full
     factors = said(
         f"{CANCER} --noise-multiplier 2 --epochs 2 --clip-rule automatic:3,gamma=0.01"
@@ -153,7 +153,7 @@ def test_noise_that_follows_looks_is_not_made_up():
         "--epochs 5 --beside uniform:"
     )
     text = said(line)
-    assert "sigma begins with 10 and will be chosen during the run" in text
+    assert "noise multiplier begins with 10 and will be chosen during the run" in text
     assert "at most epsilon 2 at delta 0.0001: the budget of the rdp-filter" in text
     assert "so far" not in text
     assert "validation:s0=10,k=0.7 at most 5 10 - 2 " in text
@@ -162,7 +162,7 @@ def test_noise_that_follows_looks_is_not_made_up():
 
 def test_a_configuration_file_is_read_and_flags_win(tmp_path):
     file = tmp_path / "run.toml"
-    file.write_text('data = "cancer"\nsigma = 2.0\nepochs = 3\naccountant = "rdp"\n')
+    file.write_text('data = "cancer"\nnoise_multiplier = 2.0\nepochs = 3\naccountant = "rdp"\n')
     assert answered(f"plan --config {file}")["epochs"] == 3
     assert answered(f"plan --config {file} --epochs 2")["epochs"] == 2
 
@@ -202,5 +202,5 @@ def test_a_method_that_chooses_its_noise_is_held_by_its_budget(budget, cost):
     """No accountant may say what its first noise would cost, kept to the end: it will not be."""
     text = said(f"{CANCER} --method agd {budget}")
     assert cost in text
-    assert "sigma begins with" in text
+    assert "noise multiplier begins with" in text
     assert "epsilon so far" not in text

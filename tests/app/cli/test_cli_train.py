@@ -235,7 +235,7 @@ def test_what_is_not_kept_is_said_and_never_bought_with_private_records(tmp_path
         ("Pass a larger batch.", "Pass a larger batch."),
         ("Use fewer steps.", "Use fewer steps."),
         ("Leave features out.", "Leave --features out."),
-        ("Leave out epsilon or sigma.", "Leave out --epsilon or --noise-multiplier."),
+        ("Leave out epsilon or noise_multiplier.", "Leave out --epsilon or --noise-multiplier."),
         (
             "Leave out lr, or s0 in lr_schedule: lr is it then.",
             "Leave out --lr, or s0 in --lr-schedule: lr is it then.",
@@ -247,9 +247,15 @@ def test_what_is_not_kept_is_said_and_never_bought_with_private_records(tmp_path
         ("Pass data as (features, labels).", "Pass data as (features, labels)."),
         ("Pass (features, labels).", "Pass (features, labels)."),
         ("Pass epsilon (with delta), or rho.", "Pass --epsilon (with --delta), or --rho."),
-        ("Pass epsilon, and neither sigma nor rho.", "Pass --epsilon, and neither --noise-multiplier nor --rho."),
+        (
+            "Pass epsilon, and neither noise_multiplier nor rho.",
+            "Pass --epsilon, and neither --noise-multiplier nor --rho.",
+        ),
         ("Pass exactly one of steps and epochs.", "Pass exactly one of --steps and --epochs."),
-        ("Pass sigma > 0, or allow_nonprivate if so.", "Pass --noise-multiplier > 0, or --allow-nonprivate if so."),
+        (
+            "Pass noise_multiplier > 0, or allow_nonprivate if so.",
+            "Pass --noise-multiplier > 0, or --allow-nonprivate if so.",
+        ),
         ("Pass epochs, or a clip_norm_schedule of your own.", "Pass --epochs, or a --clip-norm-schedule of your own."),
         ("Say how many to keep (validation).", "Say how many to keep (--validation)."),
         ("Pass batch_size <= 5.", "Pass --batch-size <= 5."),
@@ -273,7 +279,7 @@ def test_advice_names_options_as_they_are_typed(advice, shown):
         (("--data", "cancer"), "None of epsilon, rho and noise_multiplier"),
         (
             ("--data", "cancer", "--epsilon", "1", "--noise-multiplier", "1", "--delta", "1e-4"),
-            "Both epsilon and sigma",
+            "Both epsilon and noise_multiplier",
         ),
         (
             ("--data", "cancer", "--epsilon", "1", "--noise-multiplier", "2"),
@@ -287,7 +293,7 @@ def test_advice_names_options_as_they_are_typed(advice, shown):
         ((*SHORT, "--features", "scatter"), "Give records of shape (channels"),
         ((*SHORT, "--lr", "1", "--lr-schedule", "exp:s0=1,k=0.1"), "Leave out --lr, or s0 in --lr-schedule: it then"),
         (("--data", "cancer", "--epsilon", "1", "--delta", "1"), "delta must lie strictly between"),
-        (("--data", "cancer", "--noise-multiplier", "0"), "sigma is 0"),
+        (("--data", "cancer", "--noise-multiplier", "0"), "noise_multiplier is 0"),
         ((*SHORT, "--epochs", "2"), "Both epochs and steps"),
         ((*SHORT, "--data", "iris"), "no data set 'iris'"),
         ((*SHORT, "--model", "vgg"), "no model 'vgg'"),
@@ -326,7 +332,7 @@ def test_a_mistake_is_told_in_words_and_leaves_nothing_behind(flags, message, tm
 def test_sizes_that_nobody_called_auto_are_asked_for_by_name(tmp_path):
     own = ("--data", "npz:people.npz", "--features", "pca:dim=5", "--epsilon", "1", "--delta", "1e-5")
     text = run("train", *own, "--out", tmp_path / "run", code=2).stderr
-    assert "(batch and steps) is to be chosen, and without records" in text
+    assert "(batch_size and steps) is to be chosen, and without records" in text
     assert "Pass --records, or numbers as --batch-size and --steps." in text
     assert "auto" not in text
     text = run("train", *own, "--steps", "9", "--out", tmp_path / "run", code=2).stderr
@@ -484,9 +490,9 @@ def test_verify_says_what_it_checked(finished):
     ("name", "old", "new"),
     [
         ("certificate.json", b'"epsilon": 0.', b'"epsilon": 0.0'),
-        ("config.toml", b"batch = 56", b"batch = 57"),
-        ("config.toml", b"batch = 56", b"batch = -1"),
-        ("config.toml", b"sigma = 2.0", b"sigma = 2.1"),
+        ("config.toml", b"batch_size = 56", b"batch_size = 57"),
+        ("config.toml", b"batch_size = 56", b"batch_size = -1"),
+        ("config.toml", b"noise_multiplier = 2.0", b"noise_multiplier = 2.1"),
         ("ledger.jsonl", b'"seq":2', b'"seq":1'),
         ("model.safetensors", b"F32", b"I32"),
     ],

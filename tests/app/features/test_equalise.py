@@ -142,4 +142,4 @@ def test_records_that_do_not_fit_are_refused():
         Equalise(size=200).output_shape((300, 4, 4))
     assert Equalise().output_shape((243, 8, 8)) == (243, 8, 8)
     with pytest.raises(InputError, match="noise of equalise"):
-        _ = Equalise().noise_multiplier
+        _ = Equalise().known_noise_multiplier

@@ -210,7 +210,7 @@ class TestText:
         assert parse_features(features_text(stages)) == stages
 
     def test_spaces_do_not_matter(self):
-        assert parse_features(" scatter + pca:dim=3 , sigma=2") == parse_features(
+        assert parse_features(" scatter + pca:dim=3 , noise_multiplier=2") == parse_features(
             "scatter+pca:dim=3,noise_multiplier=2"
         )
 
@@ -230,7 +230,7 @@ class TestText:
             ("pca:dim", "dim= of pca cannot be read.*whole number"),
             ("pca:dim=1.5", "dim=1.5 of pca cannot be read"),
             ("pca:dim=3,dim=4", "dim twice"),
-            ("pca:dim=3,noise_multiplier=much", "sigma=much.*a number"),
+            ("pca:dim=3,noise_multiplier=much", "noise_multiplier=much.*a number"),
             ("pca:whiten=yes", "whiten=yes.*0 or 1"),
             ("pca:dim=3,noise_multiplier=nan", "noise_multiplier"),
             ("pca:dim=0", "dim must be at least 1"),

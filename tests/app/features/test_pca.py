@@ -124,9 +124,9 @@ class TestTheProjection:
 
 
 class TestBadInput:
-    def test_sigma_that_is_not_chosen_has_no_noise_multiplier(self) -> None:
+    def test_noise_that_is_not_chosen_has_no_multiplier(self) -> None:
         with pytest.raises(InputError, match="noise of pca"):
-            _ = Pca(dim=3).noise_multiplier
+            _ = Pca(dim=3).known_noise_multiplier
 
     @pytest.mark.parametrize(
         "options", [{"dim": 0}, {"noise_multiplier": 0.0}, {"noise_multiplier": -1.0}, {"norm": 0.0}]

@@ -77,4 +77,4 @@ def test_bad_options_are_refused(options):
 
 def test_without_noise_there_is_no_multiplier():
     with pytest.raises(InputError, match="noise of bounds"):
-        _ = Bounds(columns=(1,)).noise_multiplier
+        _ = Bounds(columns=(1,)).known_noise_multiplier

@@ -112,7 +112,7 @@ def test_text(text: str) -> None:
 
 def test_bad_input() -> None:
     with pytest.raises(InputError, match="noise of standardise"):
-        _ = Standardise().noise_multiplier
+        _ = Standardise().known_noise_multiplier
     for options in ({"noise_multiplier": 0.0}, {"norm": 0.0}, {"noise_multiplier": -1.0}):
         with pytest.raises(InputError):
             Standardise(**options)

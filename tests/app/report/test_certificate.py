@@ -436,7 +436,7 @@ TAMPERED: dict[str, tuple[Callable[[RunFolder, RunFolder], object], set[str]]] =
         {"configuration", "plan"},
     ),
     "batch in the configuration": (
-        lambda run, _: edit(run.config_path, "batch = 56", "batch = 55"),
+        lambda run, _: edit(run.config_path, "batch_size = 56", "batch_size = 55"),
         {"configuration", "plan", "charges"},
     ),
     "steps in the configuration": (

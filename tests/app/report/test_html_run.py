@@ -138,7 +138,7 @@ def test_what_changes_is_drawn_and_what_does_not_stands_in_a_table(finished):
     assert charts["rate"].series[0].y == pytest.approx((0.5, 0.5 / 1.5, 0.25, 0.2))
     noise = charts["noise"].series[0].y
     assert noise[1] / noise[0] == pytest.approx(0.904837, rel=1e-5)
-    assert "clip_norm" not in charts
+    assert "clip-norm" not in charts
     constants = next(table for table in parts_of(page, Table) if table.columns[0] == "The same in every epoch")
     assert [row[0] for row in constants.rows] == ["Clip bound"]
 
@@ -146,7 +146,7 @@ def test_what_changes_is_drawn_and_what_does_not_stands_in_a_table(finished):
 def test_the_clip_bound_is_drawn_where_it_falls(tmp_path):
     folder = small_run(tmp_path / "run", clip_norm_schedule="time:s0=0.5,k=1", keep_noise=True, evaluate_every=None)
     charts = charts_of(run_page(folder))
-    assert charts["clip_norm"].series[0].y == pytest.approx((0.5, 0.25, 0.5 / 3, 0.125))
+    assert charts["clip-norm"].series[0].y == pytest.approx((0.5, 0.25, 0.5 / 3, 0.125))
     multipliers = charts["noise"].series[0].y
     assert multipliers[1] == pytest.approx(2 * multipliers[0])  # the noise stays while the bound halves
 

@@ -236,7 +236,7 @@ def test_noise_that_follows_looks_has_a_budget_and_no_rows(sampling, rule):
     assert run.plan.records == 55000
     assert run.schedule == "validation:s0=10,k=0.7"
     text = " ".join(run.head())
-    assert "sigma begins with 10 and will be chosen during the run" in text
+    assert "noise multiplier begins with 10 and will be chosen during the run" in text
     assert f"at most {run.plan.epochs} epochs" in text
     assert (
         f"at most epsilon 2 at delta 1e-05{f', rho {run.rho:.4g}' if run.rho else ''}: the budget of the {rule}" in text

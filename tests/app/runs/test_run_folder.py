@@ -188,7 +188,12 @@ def test_a_probe_asks_for_as_much_as_it_is_told_and_leaves_nothing(run):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "no run in"), (b"", "data must be given"), (b"sigma =", "is not TOML"), (b'data="x"\nsigmq=1', "sigmq")],
+    [
+        (None, "no run in"),
+        (b"", "data must be given"),
+        (b"noise_multiplier =", "is not TOML"),
+        (b'data="x"\nnoise_multiplied=1', "noise_multiplied"),
+    ],
 )
 def test_a_folder_without_a_usable_configuration_is_not_a_run(tmp_path, content, message):
     if content is not None:

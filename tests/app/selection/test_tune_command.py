@@ -70,7 +70,7 @@ def test_what_a_search_says_in_the_end(tmp_path):
 def test_a_plan_reads_no_data():
     done = run(*BASE, *GRID, *SCORED, "--plan")
     assert done.exit_code == 0, done.output
-    assert "1  lr=0.05: sigma" in done.output
+    assert "1  lr=0.05: noise multiplier" in done.output
     assert "of 460 records" in done.output
     assert "3 was asked for" in done.output
 

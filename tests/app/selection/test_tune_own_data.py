@@ -95,7 +95,7 @@ def test_a_hidden_number_of_records_and_features_that_cannot_be_released_twice(t
             raise KeyboardInterrupt
         return run_on(records, config, place, **options)
 
-    monkeypatch.setattr(searching.launch, "run_on", killed)
+    monkeypatch.setattr(searching.resolve, "run_on", killed)
     monkeypatch.setattr(searching, "draw_count", lambda *_: 1)
     options = {"law": PoissonRepetitions(2.0), "validation": 50, "out": out}
     with pytest.raises(KeyboardInterrupt):

@@ -12,13 +12,14 @@ from adadp.accounting import accountant
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
 from adadp.app.selection import cost_of, planned, tune
-from adadp.app.selection.disjoint import choose, draw_choice, part_size, parts_of
+from adadp.app.selection.disjoint import draw_choice, part_size, parts_of
 from adadp.app.train import verify_run
 from adadp.app.train.search_spec import Search
 from adadp.errors import InputError
 from adadp.events import Disjoint, Neighbours, Selection, TruncatedNegativeBinomial
-from adadp.ledger import read_ledger
+from adadp.ledger import Ledger, read_ledger
 from adadp.randomness import SeededSource
+from adadp.release import Crossing
 
 BASE = TrainConfig("cancer", epsilon=2.0, delta=1e-4, steps=2, batch_size=186, threads=1, seed=1)
 SETTINGS = ({"lr": 0.05}, {"lr": 1.0})
@@ -113,17 +114,20 @@ def test_too_few_records_for_the_parts():
         part_size(9, 8)
 
 
-def test_the_exponential_mechanism_has_its_probabilities():
-    errors, epsilon, draws = [10, 12, 11, 30], 1.0, 20_000
-    uniforms = SeededSource(5).uniform(draws * 4, purpose="test", step=0).reshape(draws, 4)
-    counts = Counter(choose(errors, epsilon, row) for row in uniforms)
+def test_the_choice_has_the_probabilities_of_the_exponential_mechanism(tmp_path):
+    errors, epsilon, draws = [10, 12, 11, 30], 1.0, 4_000
+    with Ledger.create(tmp_path / "ledger") as ledger:
+        ledger.charge(Selection(epsilon))
+        crossings = (Crossing(ledger, SeededSource(seed)) for seed in range(draws))
+        counts = Counter(draw_choice(errors, epsilon, Neighbours.ADD_REMOVE, each) for each in crossings)
     weights = [math.exp(-epsilon * each / 2) for each in errors]
     for number, weight in enumerate(weights):
         chance = weight / sum(weights)
         assert abs(counts[number] - draws * chance) < 5 * math.sqrt(draws * chance * (1 - chance)) + 1
 
 
-def test_the_ends_of_the_uniform_numbers_choose_no_infinity():
-    assert choose([0, 10**6], 1.0, torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64)) == 0
-    assert draw_choice([5, 5, 5], 1.0, SeededSource(1)) in (0, 1, 2)
-    assert draw_choice([0, 10**6], 1.0, SeededSource(1)) == 0
+def test_a_choice_that_was_not_charged_is_not_made(tmp_path):
+    with Ledger.create(tmp_path / "ledger") as ledger:
+        ledger.charge(Selection(0.5))
+        with pytest.raises(InputError, match="was not charged"):
+            draw_choice([5, 5, 5], 1.0, Neighbours.ADD_REMOVE, Crossing(ledger, SeededSource(1)))

@@ -31,9 +31,10 @@ from adadp.app.train import verify_run
 from adadp.app.train.search_spec import PRIVATE, PUBLIC, Scoring, Search
 from adadp.errors import InputError, Interrupted, LedgerCorrupt, RunError
 from adadp.events import BestOf, Disjoint, GaussianRelease, Neighbours, PoissonRepetitions, TruncatedNegativeBinomial
-from adadp.ledger import read_ledger
+from adadp.ledger import Ledger, read_ledger
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SecureSource, SeededSource
+from adadp.release import Crossing
 
 BASE = TrainConfig("cancer", epsilon=3.0, delta=1e-4, steps=3, batch_size=460, threads=1, seed=16)
 """Every batch is all records that are trained on, for which the accountant is quick."""
@@ -100,7 +101,7 @@ def watched(search, material, tmp_path_factory) -> Seen:
         return seen.scores[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searching.launch, "run_on", trains)
+        patch.setattr(searching.resolve, "run_on", trains)
         patch.setattr(searching, "right_answers", counts)
         patch.setattr(searching, "score_of", scores)
         seen.result = begin(search, material, str(out))
@@ -162,7 +163,7 @@ def test_candidates_of_different_cost_share_the_target():
 def test_features_that_are_released_have_their_noise_written_out():
     settings = [{"features": "pca:dim=4", "model": "linear"}]
     found = planned(BASE, settings, law=LAW, validation=100, validation_public=True)
-    assert "sigma=" in found.candidates[0].features
+    assert "noise_multiplier=" in found.candidates[0].features
     assert len(found.plans()[0].before) == 1
     assert 0.97 * 3.0 < cost_of(found) <= 3.0
 
@@ -234,12 +235,17 @@ def test_public_records_are_the_last():
     assert held.tolist() == [False] * 7 + [True] * 3
 
 
-def test_private_scores_are_noisy_and_public_ones_are_not():
+def test_private_scores_are_noisy_and_public_ones_are_not(tmp_path):
     scoring = Scoring(PRIVATE, 200, 6.0)
-    scores = torch.tensor([score_of(150, 190, scoring, source=SeededSource(4), run=run) for run in range(4000)])
+    with Ledger.create(tmp_path / "ledger") as ledger:
+        ledger.charge(GaussianRelease(6.0))
+        where = {"neighbours": Neighbours.ADD_REMOVE, "crossing": Crossing(ledger, SeededSource(4))}
+        scores = torch.tensor([score_of(150, 190, scoring, run=run, **where) for run in range(4000)])
+        assert score_of(150, 200, Scoring(PUBLIC, 200), run=0, **where) == 0.75
+        with pytest.raises(InputError, match="was not charged"):
+            score_of(150, 190, Scoring(PRIVATE, 200, 5.0), run=0, **where)
     assert float(scores.mean()) == pytest.approx(150 / 200, abs=5 * 6 / 200 / 4000**0.5)
     assert float(scores.std()) == pytest.approx(6 / 200, rel=0.06)
-    assert score_of(150, 200, Scoring(PUBLIC, 200), source=SeededSource(4), run=0) == 0.75
 
 
 def test_no_record_of_a_score_is_trained_on(watched, material, search):
@@ -581,7 +587,7 @@ def no_device(*_, **__):
 
 @pytest.mark.parametrize(
     ("owner", "name", "trouble", "error"),
-    [(RunFolder, "save_checkpoint", full_disk, RunError), (searching.launch, "run_on", no_device, InputError)],
+    [(RunFolder, "save_checkpoint", full_disk, RunError), (searching.resolve, "run_on", no_device, InputError)],
     ids=["a full disk", "a device that is gone"],
 )
 def test_a_run_that_can_go_on_later_is_not_thrown_away(owner, name, trouble, error, killed_in_a_run, tmp_path):
@@ -601,7 +607,7 @@ def test_a_search_that_is_stopped_tells_nothing(search, material, tmp_path, monk
     def stop(*_, **__):
         raise Interrupted("Stopped after 2 of 3 steps.", fix="Go on with the run in secret/runs/7.")
 
-    monkeypatch.setattr(searching.launch, "run_on", stop)
+    monkeypatch.setattr(searching.resolve, "run_on", stop)
     with pytest.raises(Interrupted, match="The search was stopped") as caught:
         begin(search, material, str(tmp_path / "run"))
     assert "of 3 steps" not in str(caught.value)

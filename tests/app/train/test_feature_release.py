@@ -18,7 +18,7 @@ from adadp.app.audit import neighbour_replay
 from adadp.app.features import parse_features
 from adadp.app.features.pca import Pca
 from adadp.app.runs import RunFolder
-from adadp.app.train import fit, preparing, verify_run
+from adadp.app.train import feature_release, fit, verify_run
 from adadp.app.train.feature_release import Preparation
 from adadp.errors import BudgetExceeded, InputError, Interrupted, RunError
 from adadp.events import GaussianRelease, Neighbours, compose, flatten
@@ -102,7 +102,7 @@ class TestTheRun:
             return release(self, total, **options)
 
         monkeypatch.setattr(
-            preparing.GaussianMechanism, "release", lambda *a, **o: watching(*a, **{"purpose": "noise", **o})
+            feature_release.GaussianMechanism, "release", lambda *a, **o: watching(*a, **{"purpose": "noise", **o})
         )
         run(tmp_path / "run")
         assert seen[0] == (("features/0", CHARGE.noise_multiplier), {CHARGE: 1})
@@ -125,12 +125,12 @@ class TestTheRun:
         assert failed(verify_run(folder)) == ["statements"]
 
     def test_a_release_that_was_never_charged_does_not_verify(self, tmp_path, monkeypatch):
-        honest = preparing._released
+        honest = feature_release._released
 
-        def unpaid(stage, records, private, charge, _paid, number, mechanism):
-            return honest(stage, records, private, charge, True, number, mechanism)
+        def unpaid(stage, records, private, charge, _paid, number):
+            return honest(stage, records, private, charge, True, number)
 
-        monkeypatch.setattr(preparing, "_released", unpaid)
+        monkeypatch.setattr(feature_release, "_released", unpaid)
         run(tmp_path / "run")
         assert "charges" in failed(verify_run(RunFolder.open(tmp_path / "run")))
 
@@ -139,12 +139,12 @@ class TestTheRun:
         run(tmp_path / "run", **twice)
         assert read_ledger(tmp_path / "run" / "ledger.jsonl").charges[CHARGE] == 2
         assert failed(verify_run(RunFolder.open(tmp_path / "run"))) == []
-        honest = preparing._released
+        honest = feature_release._released
 
-        def second_unpaid(stage, records, private, charge, paid, number, mechanism):
-            return honest(stage, records, private, charge, paid or number == 1, number, mechanism)
+        def second_unpaid(stage, records, private, charge, paid, number):
+            return honest(stage, records, private, charge, paid or number == 1, number)
 
-        monkeypatch.setattr(preparing, "_released", second_unpaid)
+        monkeypatch.setattr(feature_release, "_released", second_unpaid)
         run(tmp_path / "unpaid", **twice)
         assert "charges" in failed(verify_run(RunFolder.open(tmp_path / "unpaid")))
 
@@ -360,7 +360,7 @@ def test_neighbouring_data_moves_the_release_by_its_bound_and_no_more(tmp_path):
                 private = PrivateGradients(
                     network(), (preparation.train, labels), cross_entropy, plan, ledger, seed=0, mechanism=mechanism
                 )
-                preparation.run(private, None, mechanism)
+                preparation.run(private, None)
                 for _ in range(steps):
                     private.release()
 

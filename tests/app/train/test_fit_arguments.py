@@ -208,5 +208,5 @@ def test_a_number_in_place_of_a_schedule_says_which_argument_it_is(name):
     "value", ["exp:k=0.5", ExponentialDecay(1.0, 0.5), lambda epoch: float(torch.exp(torch.tensor(-0.5 * epoch)))]
 )
 def test_a_schedule_may_be_text_an_object_or_a_function(value):
-    found = run(None, clip_norm_schedule=value).plan.clip_schedule
+    found = run(None, clip_norm_schedule=value).plan.clip_norm_schedule
     assert [found.value_at(epoch) for epoch in range(2)] == pytest.approx([1.0, 0.6065307])

@@ -158,9 +158,9 @@ def test_batches_over_the_epochs():
 )
 def test_the_clip_bound_over_the_epochs(settings, bound, factors):
     found = plan(noise_multiplier=2.0, epochs=3, **settings)
-    assert found.clip_norm == Flat(bound)
+    assert found.clip_rule == Flat(bound)
     assert [found.clip_factor_at(10 * epoch) for epoch in range(3)] == pytest.approx(factors)
-    assert (found.clip_schedule is None) == ("clip_norm_schedule" not in settings)
+    assert (found.clip_norm_schedule is None) == ("clip_norm_schedule" not in settings)
 
 
 def test_a_rule_with_a_bound_and_a_schedule_with_another_are_refused():
@@ -212,8 +212,8 @@ def test_features_are_paid_before_the_steps():
         ({"noise_multiplier": 1.0, "delta": None, "epochs": 3}, "delta must be given"),
         ({"noise_multiplier": 1.0}, "length of the run must be given"),
         ({"epsilon": 1.0}, "leaves s0 open"),
-        ({"noise_multiplier": 1.0, "epochs": 3, "batch_size": "auto"}, "batch or steps is auto"),
-        ({"epsilon": 1.0, "steps": "auto"}, "batch or steps is auto"),
+        ({"noise_multiplier": 1.0, "epochs": 3, "batch_size": "auto"}, "batch_size or steps is auto"),
+        ({"epsilon": 1.0, "steps": "auto"}, "batch_size or steps is auto"),
         ({"rho": 1.0, "epochs": 3}, "rho is given, and batches are sampled .poisson."),
         ({"rho": 1.0, "epochs": 3, "sampling": "fixed"}, "rho is given, and batches are sampled .fixed."),
         (

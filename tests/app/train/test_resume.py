@@ -229,14 +229,14 @@ def test_the_batches_of_a_reshuffled_epoch_survive_a_stop(tmp_path):
     """Each record is in one batch of an epoch, also when the epoch was stopped halfway."""
     settings = {**BASE, **QUICK, "sampling": "reshuffle", "steps": 20}
     met = Counter()
-    placed = PrivateGradients._placed
+    placed = PrivateGradients._to_rows
 
     def counted(self, batch, step):
         met.update(batch.tolist())
         return placed(self, batch, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PrivateGradients, "_placed", counted)
+        patch.setattr(PrivateGradients, "_to_rows", counted)
         with pytest.raises(Interrupted):
             run(tmp_path / "run", watch=lambda s: ask_to_stop(s) if s.step == 4 else None, **settings)
         run(tmp_path / "run", resume=True, **settings)

@@ -18,7 +18,7 @@ from adadp.app import zoo
 from adadp.app.cli import main
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
-from adadp.app.train import Evaluation, boards, fit, verify_run
+from adadp.app.train import Evaluation, fit, tensorboard, verify_run
 from adadp.errors import InputError, Interrupted, RunError
 
 accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -225,8 +225,8 @@ def test_the_last_accuracy_is_shown_once_wherever_the_end_was_interrupted(tmp_pa
             raise Killed
         show(self, record, *_)
 
-    show, out = boards.Board.show, tmp_path / "run"
-    where = (boards.Board, "show") if lost == "shown" else (RunFolder, "write_certificate")
+    show, out = tensorboard.Board.show, tmp_path / "run"
+    where = (tensorboard.Board, "show") if lost == "shown" else (RunFolder, "write_certificate")
     with monkeypatch.context() as patch:
         patch.setattr(*where, fail)
         with pytest.raises(Killed):
@@ -261,7 +261,7 @@ def test_a_disk_that_is_full_is_told_in_words_and_the_run_can_go_on(tmp_path, mo
         if status.step == 9:
             patch.setattr(writer, "flush", full)
 
-    writer = boards._writer_class()
+    writer = tensorboard._writer_class()
     with monkeypatch.context() as patch, pytest.raises(RunError, match=r"tensorboard cannot be written: No space left"):
         run(tmp_path / "run", watch=fill, **QUICK)
     result = run(tmp_path / "run", resume=True, **QUICK)

@@ -349,7 +349,7 @@ def test_a_run_without_noise_goes_the_same_way_and_promises_nothing(tmp_path):
     assert RunFolder.open(result.out).model_metadata()["private"] == "false"
     assert all(check.passed for check in verify_run(RunFolder.open(result.out)))
     assert {line.get("epsilon") for line in RunFolder.open(result.out).metrics()} == {None}
-    with pytest.raises(InputError, match="sigma is 0"):
+    with pytest.raises(InputError, match="noise_multiplier is 0"):
         run(noise_multiplier=0)
 
 
@@ -417,12 +417,12 @@ REFUSED = {
     "negative epsilon": ({"epsilon": -1, "noise_multiplier": None}, "epsilon must be greater than 0"),
     "delta": ({"delta": 1.0}, "delta must lie strictly between 0 and 1"),
     "no delta": ({"delta": None}, "delta must be given"),
-    "both": ({"epsilon": 1}, "Both epsilon and sigma"),
+    "both": ({"epsilon": 1}, "Both epsilon and noise_multiplier"),
     "neither": ({"noise_multiplier": None}, "None of epsilon, rho and noise_multiplier"),
     "clip rule": ({"clip_norm": "box:1"}, "Unknown clip rule 'box'"),
     "clip without a bound": ({"clip_norm": "automatic"}, "has no bound"),
     "clip of wrong layers": ({"clip_norm": "per-layer:1,2,3"}, "3"),
-    "clip_norm": ({"clip_norm": True}, "clip must be a number"),
+    "clip_norm": ({"clip_norm": True}, "clip_norm must be a number"),
     "loss": ({"loss": "hinge"}, "Unknown loss"),
     "a mean": ({"loss": batch_mean}, "one number per record"),
     "batch norm": ({"model": nn.Sequential(nn.Linear(9, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))}, "normalisation: 1"),

@@ -555,7 +555,7 @@ def test_all_schedules_together_train_verify_and_resume(tmp_path, sampling, seed
     certificate = result.certificate
     assert certificate["plan"]["steps"] == certificate["steps_done"] + certificate["steps_lost"] == steps
     assert (certificate["steps_lost"] == 0) == (seed is not None)
-    assert certificate["plan"]["lots"] == "piecewise:0=100,1=200,3=100"
+    assert certificate["plan"]["batch_size_schedule"] == "piecewise:0=100,1=200,3=100"
     assert certificate["plan"]["clip_factors"] == "poly:s0=1,k=1,s_end=0.4,period=3"
     paid = Counter(filter(None, map(result.plan.charge_at, range(steps))))
     assert charges(tmp_path / "run") == paid

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adadp.accounting import RdpFilter, accountant, ranged
+from adadp.accounting import RdpFilter, accountant, bounded_range
 from adadp.accounting.bounded_range import RangedBatch, ranged_batch, ranged_moment
 from adadp.accounting.renyi import log_moment
 from adadp.errors import AdaptiveEvent, BudgetExceeded
@@ -30,7 +30,7 @@ from adadp.events import (
 
 NOISY, ZERO, REPLACE = SelectionMechanism.NOISY_MAX, Neighbours.ZERO_OUT, Neighbours.REPLACE_ONE
 THETAS = [0.01, 0.7, 3.0, 12.0, 60.0]
-LOTS = [(0.02, 0.5, 0.3), (0.3, 1.0, 1.0), (1e-3, 1.0, 2.0), (0.9, 0.3, 0.1), (0.05, 2.0, 0.5)]
+BATCHES = [(0.02, 0.5, 0.3), (0.3, 1.0, 1.0), (1e-3, 1.0, 2.0), (0.9, 0.3, 0.1), (0.05, 2.0, 0.5)]
 
 
 def step(q: float, sigma: float, epsilon: float, near: Neighbours = Neighbours.ADD_REMOVE) -> PoissonSampled:
@@ -117,13 +117,13 @@ def is_above(bound: Callable[[float], float], q: float, mu: float, epsilon: floa
     return all(truth(q, mu, epsilon, theta, scores) <= bound(theta) * (1 + 1e-12) + 1e-14 for theta in THETAS)
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 @pytest.mark.parametrize("name", PATTERNS)
 def test_above_the_moment_of_every_exponential_mechanism(q, mu, epsilon, name):
     assert is_above(ranged_moment(RangedBatch(q, mu, epsilon)), q, mu, epsilon, PATTERNS[name])
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_a_twin_with_too_small_a_range_is_caught(q, mu, epsilon, share):
     assert not is_above(ranged_moment(RangedBatch(q, mu, share * epsilon)), q, mu, epsilon, PATTERNS["sharpest"])
@@ -161,7 +161,7 @@ def test_two_candidates_come_close(theta):
 # --- the theorem, and what the cells add to it ---
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 @pytest.mark.parametrize("theta", [0.1, 3.0, 12.0, 60.0])
 def test_the_cells_add_less_than_a_hundredth_of_what_the_choice_adds(q, mu, epsilon, theta):
     exact = max(supremum(q, mu, epsilon, power, 801) for power in (theta + 1, -theta))
@@ -181,36 +181,36 @@ def test_never_below_the_theorem(q, mu, epsilon, theta):
     assert max(supremum(q, mu, epsilon, power, 401) for power in (theta + 1, -theta)) <= found
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 @pytest.mark.parametrize("power", [-60.0, -3.0, -0.1, 1.1, 4.0])
 def test_both_orders_of_the_data_sets_are_the_theorem(q, mu, epsilon, power):
     """Removing the record costs more in all of them, so that adding it is looked at by itself."""
     exact, batch = supremum(q, mu, epsilon, power, 801), RangedBatch(q, mu, epsilon)
-    plain = ranged._Cells.of(1e-9).log_mean(batch, power)
-    found = ranged._Cells.of(epsilon).log_mean(batch, power)
+    plain = bounded_range._Cells.of(1e-9).log_mean(batch, power)
+    found = bounded_range._Cells.of(epsilon).log_mean(batch, power)
     assert exact - 1e-14 <= found <= exact + 0.01 * (exact - plain) + 1e-14
 
 
 @pytest.mark.parametrize("worse", [-1, 1])
 def test_the_worse_order_counts(worse, monkeypatch):
-    monkeypatch.setattr(ranged._Cells, "log_mean", lambda _, __, power: 5.0 if power * worse > 0 else 1.0)
+    monkeypatch.setattr(bounded_range._Cells, "log_mean", lambda _, __, power: 5.0 if power * worse > 0 else 1.0)
     assert ranged_moment(RangedBatch(0.1, 3.0, 1.0))(2.0) == pytest.approx(5.0)
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 @pytest.mark.parametrize("theta", [0.1, 3.0, 12.0, 60.0])
 def test_the_quadrature_is_far_better_than_the_cells(q, mu, epsilon, theta, monkeypatch):
     batch = RangedBatch(q, mu, epsilon)
     plain, found = moment(PoissonSampled(q, GaussianRelease(1 / mu)), theta), ranged_moment(batch)(theta)
-    spacing = ranged._step
-    monkeypatch.setattr(ranged, "_step", lambda mu: spacing(mu) / 3.1)
+    spacing = bounded_range._step
+    monkeypatch.setattr(bounded_range, "_step", lambda mu: spacing(mu) / 3.1)
     assert ranged_moment(batch)(theta) == pytest.approx(found, rel=1e-12, abs=1e-5 * (found - plain) + 1e-14)
 
 
-@pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
+@pytest.mark.parametrize(("q", "mu", "epsilon"), BATCHES)
 def test_groups_that_are_not_opened_do_not_hold_the_maximum(q, mu, epsilon, monkeypatch):
     grouped = [ranged_moment(RangedBatch(q, mu, epsilon))(theta) for theta in THETAS]
-    monkeypatch.setattr(ranged, "_GROUP", 1)
+    monkeypatch.setattr(bounded_range, "_GROUP", 1)
     alone = [ranged_moment(RangedBatch(q, mu, epsilon))(theta) for theta in THETAS]
     assert grouped == pytest.approx(alone, rel=1e-13, abs=1e-15)
 
@@ -317,7 +317,7 @@ def test_a_sigma_whose_square_is_0_is_out_of_range():
         ranged_batch(step(0.1, 5.5e-163, 0.3))
 
 
-@pytest.mark.parametrize("batch_size", [RangedBatch(0.1, 20.1, 0.3), RangedBatch(0.1, 1e80, 30.0)])
+@pytest.mark.parametrize("batch", [RangedBatch(0.1, 20.1, 0.3), RangedBatch(0.1, 1e80, 30.0)])
 def test_next_to_no_noise_counts_as_unsampled(batch):
     for theta in (0.1, 3.0):
         order = theta * (theta + 1)

@@ -23,7 +23,7 @@ RULES = ["flat:0.5", "per-layer:0.3", "per-layer-joint:0.5", "automatic:0.5,gamm
 QUANTILE = "quantile:initial=0.5,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100"
 METHODS = {"dpsgd": DpSgd(), "adadp": AdaDp(power=0.5, start=3)}
 CLIPS = "piecewise:0=1,1=0.2,2=3,4=0.05"
-LOTS = "piecewise:0=60,1=30,3=60"
+BATCHES = "piecewise:0=60,1=30,3=60"
 SIZE, STEPS = 60, 8
 """Epochs of 1, 2, 2, 1, 1 and 1 steps."""
 
@@ -40,7 +40,7 @@ def records(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x[:size], y[:size]
 
 
-def plan_of(rule: str, sampling: str = "poisson", clips: str = CLIPS, batches: str | None = LOTS) -> Plan:
+def plan_of(rule: str, sampling: str = "poisson", clips: str = CLIPS, batches: str | None = BATCHES) -> Plan:
     return Plan.of_noise(
         noise=1.0,
         steps=STEPS,
@@ -49,7 +49,7 @@ def plan_of(rule: str, sampling: str = "poisson", clips: str = CLIPS, batches: s
         clip_norm=rule,
         sampling=sampling,
         neighbours="replace-one" if sampling == "fixed" else "add-remove",
-        clip_schedule=parse_schedule(clips),
+        clip_norm_schedule=parse_schedule(clips),
         batch_size_schedule=None if batches is None else parse_schedule(batches),
     )
 
@@ -180,7 +180,7 @@ def test_a_factor_is_the_rule_with_another_bound(tmp_path, rule):
     grads, deviations = [], []
     for clip, clips in ((rule, "uniform:s0=0.2"), (scaled, "uniform:s0=1")):
         mechanism, model = Sums(), network()
-        plan = plan_of(clip, clip_schedule=clips, batch_size_schedule=None)
+        plan = plan_of(clip, clips=clips, batches=None)
         with Ledger.create(tmp_path / f"{len(grads)}.jsonl", budget=PlannedBudget(plan.event())) as ledger:
             private = PrivateGradients(model, records(SIZE), cross_entropy, plan, ledger, seed=1, mechanism=mechanism)
             grads.append(torch.cat([each.flatten() for each in private.release().values()]))

@@ -67,7 +67,7 @@ def without_noise(private: PrivateGradients, query: Query, clip_state, kept, mec
     """The gradient that ``query``, made for this, returns from the same state for sums without noise."""
     query.restore(clip_state, kept)
     query.batch_size, query.clip_factor = private.query.batch_size, private.query.clip_factor
-    return query.learn(mechanism.totals, 0.0)
+    return query.to_gradient(mechanism.totals, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,17 @@ def without_noise(private: PrivateGradients, query: Query, clip_state, kept, mec
         ("dpopt:start=2", {}),
         (FAST, {"clip_norm": QUANTILE}),
         ("dpsgd", {"clip_norm": f"{QUANTILE},follow=1"}),
-        (FAST, {"clips": "exp:s0=1,k=0.4", "lots": "piecewise:0=40,2=80,4=20"}),
-        (FAST, {"noise": "exp:s0=2,k=0.5", "clips": "piecewise:0=1,3=0.25"}),
+        (FAST, {"clip_norm_schedule": "exp:s0=1,k=0.4", "batch_size_schedule": "piecewise:0=40,2=80,4=20"}),
+        (FAST, {"noise": "exp:s0=2,k=0.5", "clip_norm_schedule": "piecewise:0=1,3=0.25"}),
     ],
     ids=str,
 )
 def test_it_is_the_deviation_of_what_was_released_from_what_it_would_be_without_noise(tmp_path, method, settings):
-    schedules = {name: parse_schedule(settings[name]) for name in ("clips", "lots") if name in settings}
+    schedules = {
+        name: parse_schedule(settings[name])
+        for name in ("clip_norm_schedule", "batch_size_schedule")
+        if name in settings
+    }
     noise = parse_schedule(settings["noise"]) if "noise" in settings else 0.3
     length = {
         "noise": noise,

@@ -86,10 +86,8 @@ class TestCosine:
         assert one["choices"][0]["sampled"] != other["choices"][0]["sampled"]
 
     def test_the_example_can_be_changed(self):
-        found = answer(
-            "study cosine --draws 10 --sensitivity 1 2 --query 3 4 --noise 5 6 --noise 1 1 --noise-multiplier-star .5"
-        )
-        assert [choice["noise_multiplier"] for choice in found["choices"]] == [[5, 6], [1, 1]]
+        found = answer("study cosine --draws 10 --sensitivity 1 2 --query 3 4 --noise 5 6 --noise 1 1 --sigma-star .5")
+        assert [choice["noise"] for choice in found["choices"]] == [[5, 6], [1, 1]]
         assert [choice["allowed"] for choice in found["choices"]] == [True, False]
         assert (found["sensitivity"], found["query"], found["sigma_star"]) == ([1, 2], [3, 4], 0.5)
 
@@ -130,7 +128,7 @@ class TestFunctions:
         assert "0.21" in rows[0]
         assert "0.90" in rows[1]
         assert "from (1, 1)" in result.stdout
-        assert '"clip": 4.0' in result.stdout
+        assert '"clip_norm": 4.0' in result.stdout
 
     def test_all_functions_unless_named(self):
         rows = answer("study functions --runs 2 --steps 3")["rows"]
@@ -179,8 +177,8 @@ class TestFunctions:
             ("bale", "Unknown test function 'bale'"),
             ("beale --runs 1", "runs must be at least 2"),
             ("beale --steps 0", "steps must be at least 1"),
-            ("beale --clip-norm 0", "clip must be greater than 0"),
-            ("beale --noise-multiplier -1", "sigma must not be negative"),
+            ("beale --clip-norm 0", "clip_norm must be greater than 0"),
+            ("beale --noise-multiplier -1", "noise_multiplier must not be negative"),
             ("beale --start 1e200 1", "left the range of numbers"),
         ],
     )

@@ -112,9 +112,11 @@ def test_files_and_flags(monkeypatch, tmp_path):
         "adadp.lab.compare.compare", lambda spec, out, **_: asked.append(spec) or {"failed": [], "cases": []}
     )
     config = tmp_path / "config.toml"
-    config.write_text('data = "cancer"\nsigma = 2.0\nmethod = "agd"\nseed = 3\nlot = 50\ndelta = 1e-4\n')
+    config.write_text(
+        'data = "cancer"\nnoise_multiplier = 2.0\nmethod = "agd"\nseed = 3\nbatch_size = 50\ndelta = 1e-4\n'
+    )
     file = tmp_path / "file.toml"
-    file.write_text('title = "t"\nseeds = 2\n[base]\ndata = "cancer"\nlot = 50\n[[case]]\nname = "a"\n')
+    file.write_text('title = "t"\nseeds = 2\n[base]\ndata = "cancer"\nbatch_size = 50\n[[case]]\nname = "a"\n')
     out = ["--out", str(tmp_path / "out"), "--json"]
     for words in (
         ["--config", str(config), "--methods", "dpsgd", "--epsilon", "1,2", "--batch-size", "60"],

@@ -70,7 +70,10 @@ def test_every_case_lands_on_the_same_budget():
     [
         (lambda: spec("dpsgd", "sgdp"), r"^sgdp at epsilon 1: Unknown method 'sgdp'"),
         (lambda: spec("dpsgd", "adadp-published"), "is not private"),
-        (lambda: spec("dpsgd", base={"noise_multiplier": 0.0, "allow_nonprivate": False}, epsilons=()), "sigma is 0"),
+        (
+            lambda: spec("dpsgd", base={"noise_multiplier": 0.0, "allow_nonprivate": False}, epsilons=()),
+            "noise_multiplier is 0",
+        ),
         (lambda: spec("agd", base={"noise_schedule": "exp:k=0.1"}), "finds its noise on the way"),
         (lambda: spec("dpsgd", base={"data": "none-such"}), "none-such"),
         (lambda: spec("dpsgd", base={"batch_size": 100_000}), "dpsgd at epsilon 1: "),
@@ -218,7 +221,7 @@ def test_different_neighbours_have_no_total():
 
 def test_two_methods_with_one_seed_draw_the_same_batches_and_begin_with_the_same_weights(monkeypatch):
     drawn, begun = list[list[int]](), list[list[float]]()
-    draw, build = Batches.batch_size, resolve.build_model
+    draw, build = Batches.batch, resolve.build_model
 
     def batch(self, step):
         found = draw(self, step)
@@ -230,7 +233,7 @@ def test_two_methods_with_one_seed_draw_the_same_batches_and_begin_with_the_same
         begun.append([value for weight in made.parameters() for value in weight.flatten().tolist()])
         return made
 
-    monkeypatch.setattr(Batches, "batch_size", batch)
+    monkeypatch.setattr(Batches, "batch", batch)
     monkeypatch.setattr(resolve, "build_model", model)
     first, second = plan_all(spec("dpsgd", "adadp", epsilons=(2.0,), base=QUICK))
     for config in (first.config.replace(seed=1), second.config.replace(seed=1), second.config.replace(seed=2)):

@@ -149,7 +149,7 @@ def test_the_files_of_experiments_are_comparisons(name):
     [
         (
             {"base": {"data": "cancer", "noise_multiplier": 2.0}, "epsilons": (1.0,)},
-            "Epsilons were given together with sigma",
+            "Epsilons were given together with noise_multiplier",
         ),
         ({"base": {"data": "cancer", "rho": 2.0}, "epsilons": (1.0,)}, "Epsilons were given together with rho"),
         (

@@ -406,12 +406,12 @@ def test_the_replay_notices_norms_that_are_taken_unscaled(tmp_path, monkeypatch)
 class FromRawSums(ClippedSum):
     """A broken twin: its scales learn from the sum as it was before the noise."""
 
-    def settle(self, total):
-        settled = super().settle(total)
+    def finalize(self, total):
+        settled = super().finalize(total)
         self.raw = settled["noise"]
         return settled
 
-    def learn(self, released, deviation):
+    def to_gradient(self, released, deviation):
         gradients = {
             name: value * self._scales.factors()[name] / self.batch_size for name, value in released["noise"].items()
         }

@@ -27,7 +27,7 @@ from adadp.methods import parse_method
 from adadp.schedules import parse_schedule
 
 DATA = load("cancer").train
-SETTINGS = {"delta": 1e-4, "batch_size": 56, "clip": 1.0, "lr": 0.2}
+SETTINGS = {"delta": 1e-4, "batch_size": 56, "clip_norm": 1.0, "lr": 0.2}
 
 
 def network() -> nn.Module:
@@ -80,7 +80,7 @@ def test_the_noise_in_the_velocity_is_as_stated(tmp_path):
     model = nn.Linear(400, 50, bias=False)
     data = (torch.zeros(20, 400), torch.zeros(20, dtype=torch.long))
     clips = parse_schedule("piecewise:0=1,2=0.5")
-    plan = Plan.of_noise(noise=2.0, steps=6, records=20, batch_size=20, clip_norm="flat:3", clip_schedule=clips)
+    plan = Plan.of_noise(noise=2.0, steps=6, records=20, batch_size=20, clip_norm="flat:3", clip_norm_schedule=clips)
     with Ledger.create(tmp_path / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger:
         private = PrivateGradients(model, data, cross_entropy, plan, ledger, method=DpSgdMomentum("momentum"), seed=0)
         variance = 0.0
@@ -131,7 +131,7 @@ def test_noise_kept_and_multiplier_kept_are_other_events_and_both_are_what_is_ch
     assert kept.epsilon(1e-5).epsilon == pytest.approx(accountant("pld").epsilon(by_hand, 1e-5).epsilon, rel=1e-6)
     plain = Composed((PoissonSampled(0.1, GaussianRelease(1.5)),) * 40)
     assert scaled.epsilon(1e-5).epsilon == pytest.approx(accountant("pld").epsilon(plain, 1e-5).epsilon, rel=1e-6)
-    assert kept.clip_schedule == scaled.clip_schedule
+    assert kept.clip_norm_schedule == scaled.clip_norm_schedule
     assert kept.charge_at(0) != kept.charge_at(39)
     assert scaled.charge_at(0) == scaled.charge_at(39)
 

@@ -29,7 +29,7 @@ CLIP, SIGMA, RECORDS, LOT, SEED = 0.3, 0.5, 30, 12, 11
 READINGS = [
     dict(zip(("clip", "square", "size", "gate"), reading, strict=True))
     for reading in itertools.product(
-        ("example", "batch_size"), ("mean-of-squares", "square-of-mean"), ("model", "layer"), ("sqrt", "moment")
+        ("example", "batch"), ("mean-of-squares", "square-of-mean"), ("model", "layer"), ("sqrt", "moment")
     )
 ]
 
@@ -164,12 +164,12 @@ def test_every_reading_is_algorithm_1_line_by_line(tmp_path, build, reading):
     assert twin.opened[-1] is True
 
 
-@pytest.mark.parametrize("clip", ["example", "batch_size"])
-def test_other_clip_rules_rule_while_the_gate_is_closed(tmp_path, clip_norm):
+@pytest.mark.parametrize("clip", ["example", "batch"])
+def test_other_clip_rules_rule_while_the_gate_is_closed(tmp_path, clip):
     """per-layer:0.2: each layer of each gradient, or of the mean, is clipped on its own; the joint bound is noised."""
     data, model = pictures(), mlp()
     twin = Transcription(copy.deepcopy(model), data, READINGS[0], 0.01, 1e9)
-    method = AdadpPublished(clip=clip_norm, threshold=1e9)
+    method = AdadpPublished(clip=clip, threshold=1e9)
     private = started(tmp_path, model, data, method, rule="per-layer:0.2", noise_multiplier=1e-6)
     batch = private.batches.batch(0)
     sizes = [36 * 7 + 7, 7 * 3 + 3]
@@ -178,7 +178,7 @@ def test_other_clip_rules_rule_while_the_gate_is_closed(tmp_path, clip_norm):
         return torch.cat([part / max(1.0, float(part.norm()) / 0.2) for part in vector.split(sizes)])
 
     gradients = [twin.gradient(record) for record in batch.tolist()]
-    wanted = sum(clipped(each) for each in gradients) / LOT if clip_norm == "example" else clipped(sum(gradients) / LOT)
+    wanted = sum(clipped(each) for each in gradients) / LOT if clip == "example" else clipped(sum(gradients) / LOT)
     torch.testing.assert_close(flat(private.release().values()), wanted, rtol=1e-3, atol=1e-6)
     assert private.query.l2_bounds() == {"noise": pytest.approx(0.2 * math.sqrt(2))}
 
@@ -241,7 +241,7 @@ def test_private_methods_pass_the_same_look(tmp_path, method):
 def test_the_reasons_are_said():
     assert "never released" in AdadpPublished().not_private
     assert "batch_size" not in AdadpPublished().not_private
-    assert "factor of the batch size" in AdadpPublished(clip="batch_size").not_private
+    assert "factor of the batch size" in AdadpPublished(clip="batch").not_private
     assert "sqrt(K)" in AdadpPublished(size="layer").not_private
     assert Adan().not_private == AdadpPublished().not_private
     assert [parse_method(text).not_private for text in ("adal", "adan:source=released")] == [None, None]
@@ -311,7 +311,7 @@ def test_a_run_goes_on_bit_for_bit(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("adadp-published:clip=batch", "clip must be one of example, batch, got 'batch'"),
+        ("adadp-published:clip=record", "clip must be one of example, batch, got 'record'"),
         ("adadp-published:square=", "square must be one of mean-of-squares, square-of-mean, got ''"),
         ("adadp-published:size=network", "size must be one of model, layer"),
         ("adadp-published:gate=Sqrt", "gate must be one of sqrt, moment"),
@@ -343,12 +343,12 @@ def test_text_goes_both_ways():
         assert parse_method(str(AdadpPublished(**reading))) == AdadpPublished(**reading)
 
 
-@pytest.mark.parametrize("clip", ["example", "batch_size"])
-def test_an_empty_batch_releases_noise_alone(tmp_path, clip_norm):
+@pytest.mark.parametrize("clip", ["example", "batch"])
+def test_an_empty_batch_releases_noise_alone(tmp_path, clip):
     """The gate closed: sigma C / L everywhere. Open: sigma_i / L, nothing where E' is 0, and E' falls by ``keep``."""
     data = tuple(each[:2] for each in pictures())
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 300)).double()
-    private = started(tmp_path, model, data, AdadpPublished(clip=clip_norm), planned=10**9, batch_size=1)
+    private = started(tmp_path, model, data, AdadpPublished(clip=clip), planned=10**9, batch_size=1)
     assert len(private.batches.batch(0)) == 0
     closed = flat(private.release().values())
     assert closed.std().item() == pytest.approx(SIGMA * CLIP, rel=0.03)
@@ -431,7 +431,7 @@ def test_no_epsilon_is_certified_and_the_paper_s_claim_stands_apart(tmp_path):
     assert certificate["private"] is False
     assert [certificate[name] for name in ("epsilon", "epsilon_low", "epsilon_high")] == [None] * 3
     assert certificate["cross_check"] == []
-    assert certificate["reason"] == AdadpPublished(clip="batch_size").not_private
+    assert certificate["reason"] == AdadpPublished(clip="batch").not_private
     assert certificate["protects"] == "Nothing."
     claimed = certificate["claimed_by_paper"]
     assert claimed["accountant"] == "theorem1"

@@ -118,7 +118,7 @@ def test_a_good_file():
             {"kind": "smallest", "marks": [0.9], "case": [{"name": "a", "epsilons": [1.0], "printed": [1.0, 2.0]}]},
             "2 printed",
         ),
-        ({"kind": "smallest", "marks": [0.9], "case": [{"name": "a", "along": "pld"}]}, "noise_multiplier, batch"),
+        ({"kind": "smallest", "marks": [0.9], "case": [{"name": "a", "along": "pld"}]}, "noise_multiplier, batch_size"),
         ({"kind": "command", "case": [{"name": "a", "run": "epsilon"}]}, "run and read"),
         ({"kind": "command", "picture": "bars", "case": []}, "draw"),
         ({"draw": [{"run": "epsilon"}]}, "draw"),

@@ -30,7 +30,7 @@ why = "Because it is tiny."
 data = "cancer"
 method = "dpsgd"
 delta = 1e-3
-batch = 56
+batch_size = 56
 epochs = 2
 evaluate_every = 1
 
@@ -42,7 +42,7 @@ set = { epsilon = 2.0, lr = 0.01, optimizer = "sgd" }
 
 [[case]]
 name = "open"
-set = { sigma = 0.0, allow_nonprivate = true, lr = 0.01, optimizer = "sgd" }
+set = { noise_multiplier = 0.0, allow_nonprivate = true, lr = 0.01, optimizer = "sgd" }
 
 [[claim]]
 says = "One is better"
@@ -161,7 +161,9 @@ def test_a_run_that_another_item_has_is_not_made_again(done, folder, tmp_path, m
     place = tmp_path / "experiments" / "other"
     place.mkdir(parents=True)
     (place / "paper.toml").write_text('title = "Another paper"\npage = "other.md"\norder = ["twin"]\n')
-    (place / "twin.toml").write_text(TINY.replace('"slow"', '"the same"').replace("sigma = 0.0", "sigma = 9.0"))
+    (place / "twin.toml").write_text(
+        TINY.replace('"slow"', '"the same"').replace("noise_multiplier = 0.0", "noise_multiplier = 9.0")
+    )
     made = []
 
     def makes(config, _):
@@ -390,7 +392,7 @@ def test_a_command_that_fails_says_which(folder, tmp_path):
     (item,) = papers(tmp_path)["p"].items
     with pytest.raises(RunError, match="--noise-multiplier -4") as failed:
         measure(Store(item, tmp_path))
-    assert "sigma must be" in failed.value.why
+    assert "noise_multiplier must be" in failed.value.why
 
 
 @pytest.mark.parametrize(("path", "value"), [("a.0.b", 1.0), ("a.-1.b", 2.0), ("c", 1.0)])

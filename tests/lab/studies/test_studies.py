@@ -29,10 +29,10 @@ def noise(steps: int = 150, runs: int = 3, seed: int = 1) -> np.ndarray:
 
 class TestCosine:
     @pytest.mark.parametrize(
-        ("noise_multiplier", "expected"), [((17.0, 8.5), 0.470), ((13.5, 13.5), 0.478), ((12.4, 24.8), 0.399)]
+        ("noise", "expected"), [((17.0, 8.5), 0.470), ((13.5, 13.5), 0.478), ((12.4, 24.8), 0.399)]
     )
-    def test_the_example_of_lemma_1(self, noise_multiplier, expected):
-        found = {choice.noise_multiplier: choice for choice in study().choices}[noise_multiplier]
+    def test_the_example_of_lemma_1(self, noise, expected):
+        found = {choice.noise: choice for choice in study().choices}[noise]
         assert found.exact == pytest.approx(expected, abs=5e-4)
         assert abs(found.sampled - found.exact) < 3 * found.error
         assert found.error < 0.002
@@ -56,22 +56,18 @@ class TestCosine:
         assert mean == pytest.approx(1, abs=1e-12)
         assert error == pytest.approx(0, abs=1e-12)
 
-    @given(query=st.tuples(sizes, sizes), noise_multiplier=st.tuples(sizes, sizes))
+    @given(query=st.tuples(sizes, sizes), noise=st.tuples(sizes, sizes))
     @settings(max_examples=30, deadline=None)
-    def test_the_integral_is_what_sampling_tends_to(self, query, noise_multiplier):
-        mean, error = sampled_similarity(query, noise_multiplier, draws=4000, source=SeededSource(3))
-        assert abs(similarity(query, noise_multiplier) - mean) < 6 * error + 1e-9
+    def test_the_integral_is_what_sampling_tends_to(self, query, noise):
+        mean, error = sampled_similarity(query, noise, draws=4000, source=SeededSource(3))
+        assert abs(similarity(query, noise) - mean) < 6 * error + 1e-9
 
-    @given(query=st.tuples(sizes, sizes), noise_multiplier=st.tuples(sizes, sizes), factor=st.floats(0.1, 10))
+    @given(query=st.tuples(sizes, sizes), noise=st.tuples(sizes, sizes), factor=st.floats(0.1, 10))
     @settings(max_examples=30, deadline=None)
-    def test_only_the_noise_relative_to_the_query_matters(self, query, noise_multiplier, factor):
-        scaled = similarity(
-            (factor * query[0], factor * query[1]), (factor * noise_multiplier[0], factor * noise_multiplier[1])
-        )
-        assert scaled == pytest.approx(similarity(query, noise_multiplier), abs=1e-8)
-        assert similarity(query[::-1], noise_multiplier[::-1]) == pytest.approx(
-            similarity(query, noise_multiplier), abs=1e-8
-        )
+    def test_only_the_noise_relative_to_the_query_matters(self, query, noise, factor):
+        scaled = similarity((factor * query[0], factor * query[1]), (factor * noise[0], factor * noise[1]))
+        assert scaled == pytest.approx(similarity(query, noise), abs=1e-8)
+        assert similarity(query[::-1], noise[::-1]) == pytest.approx(similarity(query, noise), abs=1e-8)
 
     @pytest.mark.parametrize("scale", [0.01, 1.0, 30.0])
     def test_equal_noise_has_a_closed_form(self, scale):
@@ -84,9 +80,9 @@ class TestCosine:
 
     @given(s=st.tuples(sizes, sizes), sigma_star=sizes, ratio=st.floats(0.01, 100))
     def test_the_constraint_is_met_exactly_at_every_ratio(self, s, sigma_star, ratio):
-        noise_multiplier = on_constraint(s, sigma_star, ratio)
-        assert noise_multiplier[0] / noise_multiplier[1] == pytest.approx(ratio)
-        assert privacy_sum(s, noise_multiplier) == pytest.approx(sigma_star**-2)
+        noise = on_constraint(s, sigma_star, ratio)
+        assert noise[0] / noise[1] == pytest.approx(ratio)
+        assert privacy_sum(s, noise) == pytest.approx(sigma_star**-2)
 
     @pytest.mark.parametrize(("factor", "allowed"), [(1.001, True), (0.999, False)])
     def test_a_choice_is_allowed_on_one_side_of_the_constraint_only(self, factor, allowed):
@@ -198,8 +194,8 @@ def by_the_letter(name: str, method: Method, chosen: Settings, draws: np.ndarray
         is_open = sum((value - middle) ** 2 for value in root) / 2 > 1e-6
         if method is Method.ADADP and is_open:
             s = [chosen.beta * value for value in root]
-            noise_multiplier = [chosen.beta * chosen.noise_multiplier * math.sqrt(2 * value) for value in average_raw]
-            noisy = [min(max(g[i], -s[i]), s[i]) + noise_multiplier[i] * z[i] for i in range(2)]
+            std = [chosen.beta * chosen.noise_multiplier * math.sqrt(2 * value) for value in average_raw]
+            noisy = [min(max(g[i], -s[i]), s[i]) + std[i] * z[i] for i in range(2)]
         else:
             scale = max(1, math.hypot(*g) / chosen.clip_norm)
             noisy = [g[i] / scale + chosen.clip_norm * chosen.noise_multiplier * z[i] for i in range(2)]

@@ -73,7 +73,7 @@ class RunShape:
     def step(self, noise_multiplier: float) -> Event:
         """One batch (for reshuffling: one epoch) at ``noise_multiplier``."""
         noise_multiplier = checks.positive(
-            "sigma", noise_multiplier, why="Without noise there is no differential privacy."
+            "noise_multiplier", noise_multiplier, why="Without noise there is no differential privacy."
         )
         release = GaussianRelease(noise_multiplier, self.neighbours)
         if self.sampling is Sampling.POISSON:
@@ -92,7 +92,7 @@ class RunShape:
         """A whole run of so many steps or epochs, with one multiplier or a schedule of them over the epochs."""
         if (steps is None) == (epochs is None):
             raise InputError("The length of the run must be given once.", fix="Pass exactly one of steps and epochs.")
-        schedule = noise if isinstance(noise, Schedule) else Uniform(checks.positive("sigma", noise))
+        schedule = noise if isinstance(noise, Schedule) else Uniform(checks.positive("noise_multiplier", noise))
         if schedule.tick is not None:
             raise InputError(
                 f"The schedule {schedule} counts steps (tick).",

@@ -131,13 +131,14 @@ def audit_method(
 ) -> Audit:
     """Attack ``method`` with ``trials`` runs with, and as many without, a record made to be found.
 
-    Give ``epsilon`` (1 if neither is given), from which the noise follows, or ``sigma``. Optimizer and learning rate
-    are those of the method's paper, or else sgd with a small rate, which keeps the network near its known start. With
-    several attacks the error 1 - ``confidence`` is split evenly among them, so that one false alarm among all of them
-    is as rare as stated.
+    Give ``epsilon`` (1 if neither is given), from which the noise follows, or ``noise_multiplier``. Optimizer and
+    learning rate are those of the method's paper, or else sgd with a small rate, which keeps the network near its known
+    start. With several attacks the error 1 - ``confidence`` is split evenly among them, so that one false alarm
+    among all of them is as rare as stated.
 
     =================================  ===============================================================================
-    both epsilon and sigma, sigma = 0  ``InputError``: without noise nothing is claimed
+    both epsilon and noise_multiplier  ``InputError``: one follows from the other
+    noise_multiplier = 0               ``InputError``: without noise nothing is claimed
     an unknown method or attack        ``InputError`` before anything is run
     records beyond the data set        ``InputError``
     =================================  ===============================================================================
@@ -177,7 +178,9 @@ def _plan(epsilon: float | None, noise_multiplier: float | None, delta: float, *
     if noise_multiplier is None:
         return Plan.for_budget(epsilon=1.0 if epsilon is None else epsilon, delta=delta, **shape)
     if epsilon is not None:
-        raise InputError("Both epsilon and sigma were given.", why="One follows from the other.", fix="Give one.")
+        raise InputError(
+            "Both epsilon and noise_multiplier were given.", why="One follows from the other.", fix="Give one."
+        )
     return Plan.of_noise(
         noise=checks.positive("noise_multiplier", noise_multiplier, why="Without noise nothing is claimed."), **shape
     )

@@ -14,8 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from adadp.noise import GaussianMechanism
 from adadp.randomness import RandomSource
+from adadp.release import GaussianMechanism
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from adadp.errors import InputError
 from adadp.events import Event
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.methods import DpSgd, Method
-from adadp.noise import GaussianMechanism
 from adadp.plan import Plan
 from adadp.randomness import RandomSource, SeededSource
+from adadp.release import GaussianMechanism
 from adadp.step import PrivateGradients
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

@@ -21,10 +21,7 @@ from adadp.app.cli.report import report
 from adadp.app.cli.train import train, verify
 from adadp.app.cli.tune import tune
 from adadp.errors import AdaDPError
-from adadp.lab.cli.compare import compare
-from adadp.lab.cli.pretrain import pretrain
-from adadp.lab.cli.reproduce import reproduce
-from adadp.lab.cli.study import study
+from adadp.registry import Registry
 
 
 class _BadInput(click.ClickException):
@@ -46,7 +43,7 @@ class _Commands(click.Group):
 _ASKED = re.compile(r"\b(?:pass|give|leave|say) .*?(?=[.:;](?:\s|$)|$)", re.IGNORECASE | re.DOTALL)
 """What an advice asks for: from a verb to the end of its clause."""
 _WORD = re.compile(r"(?<![\w./:-])[a-z_]+(?![\w(-]|\.\w| ?=)")
-"""A word that is no piece of a path or of Python, such as ``plan.event()`` or ``sigma=2``."""
+"""A word that is no piece of a path or of Python, such as ``plan.event()`` or ``epsilon=2``."""
 _BEFORE = re.compile(r"(?:\b(?:pass|give|leave|leave out|one of|as|or|and|with|neither|nor) |, )$", re.IGNORECASE)
 """What stands before a setting of one word; in "a larger batch" it is plain English."""
 _NOT_AFTER = re.compile(r" (?:of|in|the)\b| as \(")
@@ -57,7 +54,6 @@ def in_flags(advice: str, command: click.Command) -> str:
     """``advice``, which names settings as Python does, with the options of ``command`` in their place."""
     options = [option for each in command.params for option in each.opts if option.startswith("--")]
     flags = {option[2:].replace("-", "_"): option for option in options}
-    flags["batch_size"] = flags.get("batch_size", "batch_size")
 
     def flag(word: re.Match[str]) -> str:
         name, before, after = word[0], word.string[: word.start()], word.string[word.end() :]
@@ -69,26 +65,20 @@ def in_flags(advice: str, command: click.Command) -> str:
     return _ASKED.sub(lambda asked: _WORD.sub(flag, asked[0]), advice)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+_OURS = (plan, train, tune, verify, predict, evaluate, data, epsilon, delta, calibrate, ledger, report, audit)
+_COMMANDS: Registry[click.Command] = Registry(
+    "command",
+    {str(each.name): each for each in _OURS},
+    lambda found: found if isinstance(found, click.Command) else None,
+)
+"""Ours and those of installed packages, which are loaded when they are asked for."""
+
+
+@click.group(
+    cls=_Commands,
+    commands=_COMMANDS,  # click only reads it
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="adadp")
 def main() -> None:
     """Train PyTorch models under differential privacy, with a guarantee that is true."""
-
-
-main.add_command(plan)
-main.add_command(train)
-main.add_command(tune)
-main.add_command(compare)
-main.add_command(verify)
-main.add_command(predict)
-main.add_command(evaluate)
-main.add_command(data)
-main.add_command(pretrain)
-main.add_command(epsilon)
-main.add_command(delta)
-main.add_command(calibrate)
-main.add_command(ledger)
-main.add_command(report)
-main.add_command(reproduce)
-main.add_command(study)
-main.add_command(audit)

@@ -81,9 +81,11 @@ def _run_options(*samplings: str) -> Callable[[_Command], _Command]:
 @click.option("--accountant", default="pld", show_default=True, help="An accountant's name, or 'all'.")
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw epsilon against epochs to this .png, .svg or .pdf.")
 @click.option(
-    "--against", type=click.Choice(["q", "noise_multiplier"]), help="Draw epsilon at the end against this instead."
+    "--against", type=click.Choice(["q", "noise-multiplier"]), help="Draw epsilon at the end against this instead."
 )
-@click.option("--range", "between", metavar="LOW,HIGH", help="Of --against. [default: q/2 to 5q, sigma/2 to 2 sigma]")
+@click.option(
+    "--range", "between", metavar="LOW,HIGH", help="Of --against. [default: q/2 to 5q, half to twice the multiplier]"
+)
 def epsilon(
     *,
     delta: float,
@@ -140,8 +142,8 @@ def delta(epsilon: float, accountant: str, as_json: bool, **run: Any) -> None:
 @_run_options(*_SAMPLINGS)
 @click.option(
     "--solve",
-    type=click.Choice(["noise_multiplier", "steps", "epochs"]),
-    default="noise_multiplier",
+    type=click.Choice(["noise-multiplier", "steps", "epochs"]),
+    default="noise-multiplier",
     show_default=True,
     help="What to find: the least noise (with --schedule: the least scale of it), or the longest run.",
 )
@@ -157,7 +159,7 @@ def calibrate(solve: str, accountant: str, as_json: bool, **options: Any) -> Non
     adadp calibrate --solve steps --noise-multiplier 4 --epsilon 2 --delta 1e-5 --q .01
     adadp calibrate --solve epochs --rho .78125 --schedule time:s0=10,k=0.05 --sampling reshuffle
     """
-    found = {"noise_multiplier": _solve_noise, "steps": _solve_steps, "epochs": _solve_epochs}[solve](
+    found = {"noise-multiplier": _solve_noise, "steps": _solve_steps, "epochs": _solve_epochs}[solve](
         accountant, options
     )
     if as_json:
@@ -177,7 +179,7 @@ def _solve_noise(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
     from adadp.accounting import smallest_noise
     from adadp.schedules import Uniform
 
-    _need(options, "solve sigma", needed=("epsilon", "delta"), barred=("rho", "noise_multiplier"))
+    _need(options, "solve noise-multiplier", needed=("epsilon", "delta"), barred=("rho", "noise_multiplier"))
     shape, schedule = _shape(options), _schedule(options)
     unit = Uniform(1.0) if schedule is None else schedule
     result = smallest_noise(
@@ -264,7 +266,7 @@ def _limits(
     """From where to where --against is drawn: as given, or around the value of the run. None: not asked for."""
     if against is None:
         if between is not None:
-            raise InputError("--range is the range of --against.", fix="Add --against q or --against sigma.")
+            raise InputError("--range is the range of --against.", fix="Add --against q or --against noise-multiplier.")
         return None
     if plot is None:
         raise InputError("--against is drawn, not printed.", fix="Add --plot FILE.")
@@ -274,14 +276,14 @@ def _limits(
             why="A number of steps is another number of epochs at every q.",
             fix="Pass --epochs.",
         )
-    if against == "noise_multiplier" and run["schedule"] is not None:
+    if against == "noise-multiplier" and run["schedule"] is not None:
         raise InputError(
-            "--against sigma needs --noise-multiplier.", fix="Pass --noise-multiplier instead of --schedule."
+            "--against noise-multiplier needs --noise-multiplier.", fix="Pass --noise-multiplier instead of --schedule."
         )
     if between is not None:
         low, high = _pair(between)
     else:
-        value = run[against]
+        value = run[against.replace("-", "_")]
         if value is None:
             raise InputError(f"--against {against} needs a range.", fix=f"Pass --range LOW,HIGH or --{against}.")
         low, high = (value / 2, min(1.0, 5 * value)) if against == "q" else (value / 2, 2 * value)
@@ -321,7 +323,7 @@ def _schedule(options: dict[str, Any]) -> Schedule | None:
 
 def _one_of(options: dict[str, Any], first: str, second: str) -> float:
     if options[first] is None:
-        raise InputError(f"Neither --{first} nor --{second} was given.", fix="Say how much noise is added.")
+        raise InputError(f"Neither {_flag(first)} nor {_flag(second)} was given.", fix="Say how much noise is added.")
     value: float = options[first]
     return value
 
@@ -329,10 +331,14 @@ def _one_of(options: dict[str, Any], first: str, second: str) -> float:
 def _need(options: dict[str, Any], what: str, *, needed: tuple[str, ...], barred: tuple[str, ...]) -> None:
     for name in needed:
         if options[name] is None:
-            raise InputError(f"--{what} needs --{name}.", fix=f"Add --{name}.")
+            raise InputError(f"--{what} needs {_flag(name)}.", fix=f"Add {_flag(name)}.")
     for name in barred:
         if options[name] is not None:
-            raise InputError(f"--{name} cannot be given with --{what}.", fix=f"Leave --{name} out.")
+            raise InputError(f"{_flag(name)} cannot be given with --{what}.", fix=f"Leave {_flag(name)} out.")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _length(options: dict[str, Any]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _show(found: Audit) -> None:
     plan = found.plan.describe()
     click.echo(
         f"{found.method}: noise {plan['noise']}, q = {plan['sampling_probability']:g}, {plan['steps']} steps, "
-        f"clip {plan['clip']}, {plan['neighbours']} neighbours"
+        f"clip {plan['clip_norm']}, {plan['neighbours']} neighbours"
     )
     click.echo(f"{'claimed' if found.not_private else 'certified'} epsilon {found.claimed.epsilon:.4f} (pld)")
     for each in found.attacks:

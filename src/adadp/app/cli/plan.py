@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
 @click.option("--beside", multiple=True, metavar="SCHEDULE", help="Another noise schedule to compare with; repeatable.")
 @click.option("--all", "every", is_flag=True, help="Every epoch.  [default: about 20 of them]")
-@click.option("--plot", type=click.Path(dir_okay=False), help="Draw sigma and what is spent: .png, .svg or .pdf.")
+@click.option("--plot", type=click.Path(dir_okay=False), help="Draw noise and what is spent: .png, .svg or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def plan(
     config_file: str | None, beside: tuple[str, ...], every: bool, plot: str | None, as_json: bool, **flags: Any
@@ -82,8 +82,8 @@ def _show(outlooks: Sequence[Outlook]) -> None:
 def _compare(outlooks: Sequence[Outlook]) -> None:
     """One row for each run; what none of them has is left out."""
     columns: dict[str, list[float | None]] = {
-        "first sigma": [each.plan.noise_multiplier_at(0) for each in outlooks],
-        "last sigma": [each.rows[-1].noise_multiplier if each.rows else None for each in outlooks],
+        "first noise": [each.plan.noise_multiplier_at(0) for each in outlooks],
+        "last noise": [each.rows[-1].noise_multiplier if each.rows else None for each in outlooks],
         "epsilon": [each.epsilon for each in outlooks],
         "rho": [each.rho for each in outlooks],
     }
@@ -92,7 +92,7 @@ def _compare(outlooks: Sequence[Outlook]) -> None:
     lengths = [str(each.plan.epochs) if each.rows else f"at most {each.plan.epochs}" for each in outlooks]
     numbers = [[_text(value) for value in row] for row in zip(*shown.values(), strict=True)]
     rows = [[name, length, *row] for name, length, row in zip(names, lengths, numbers, strict=True)]
-    _table(["noise", "epochs", *shown], rows)
+    _table(["schedule", "epochs", *shown], rows)
 
 
 def _table(names: list[str], rows: list[list[str]]) -> None:
@@ -102,7 +102,7 @@ def _table(names: list[str], rows: list[list[str]]) -> None:
 
     table = Table(box=SIMPLE)
     for name in names:
-        table.add_column(name, justify="left" if name == "noise" else "right", overflow="fold")
+        table.add_column(name, justify="left" if name == "schedule" else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     Console().print(table)
@@ -113,9 +113,9 @@ def _columns(run: Outlook) -> dict[str, str]:
     plan, first = run.plan, run.rows[0]
     shown = {"epoch": "epoch", "steps so far": "steps"}
     if plan.batch_size_schedule is not None:
-        shown["batch_size"] = "batch_size"
-    shown["noise_multiplier"] = "noise_multiplier"
-    if plan.clip_schedule is not None:
+        shown["batch"] = "batch_size"
+    shown["noise"] = "noise_multiplier"
+    if plan.clip_norm_schedule is not None:
         shown["clip factor" if ":" in run.config.clip_rule else "clip bound"] = "clip_norm"
     if first.lr is not None:
         shown["lr"] = "lr"

@@ -190,7 +190,7 @@ def _show_plan(search: Search, as_json: bool) -> None:
         click.echo(json.dumps(search.as_json() | {"cost": cost}))
         return
     for number, (setting, plan) in enumerate(zip(search.settings, search.plans(), strict=True), 1):
-        noise = f"sigma {plan.noise_multiplier_at(0):.6g}" if plan.noise is not None else ""
+        noise = f"noise multiplier {plan.noise_multiplier_at(0):.6g}" if plan.noise is not None else ""
         size = f"{plan.steps} steps, batches of about {plan.batch_size} of {plan.records} records"
         click.echo(f"{number:3}  {_text(setting)}: {noise}, {size}")
     click.echo(search.describe())

@@ -48,9 +48,7 @@ _MOST = 256
 
 @dataclass(frozen=True)
 class Equalise(ReleasedStage):
-    """``equalise:noise_multiplier=20``: the directions that stand out are shortened, by a release with noise
-    ``sigma``.
-    """
+    """``equalise:noise_multiplier=20``: the directions that stand out are shortened, by a release with noise."""
 
     noise_multiplier: float | None = None
     """None: not chosen yet. A run chooses it from its target epsilon."""

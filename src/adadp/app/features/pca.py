@@ -40,9 +40,7 @@ from adadp.errors import InputError
 
 @dataclass(frozen=True)
 class Pca(ReleasedStage):
-    """``pca:dim=60,noise_multiplier=16``: projection on ``dim`` noisy principal components, released with noise
-    ``sigma``.
-    """
+    """``pca:dim=60,noise_multiplier=16``: projection on ``dim`` noisy principal components."""
 
     dim: int = 60
     noise_multiplier: float | None = None

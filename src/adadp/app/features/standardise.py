@@ -43,9 +43,7 @@ _LEAST = 4.0
 
 @dataclass(frozen=True)
 class Standardise(ReleasedStage):
-    """``standardise:noise_multiplier=20``: every channel to mean 0 and variance 1, by a release with noise
-    ``sigma``.
-    """
+    """``standardise:noise_multiplier=20``: every channel to mean 0 and variance 1, by a release with noise."""
 
     noise_multiplier: float | None = None
     """None: not chosen yet. A run chooses it from its target epsilon."""

@@ -214,7 +214,7 @@ def plain_words(certificate: Mapping[str, Any]) -> str:
     lines += [
         f"Training: {certificate['steps_done']} of {plan['steps']} steps of {certificate['method']}{lost}, on "
         f"{certificate['sampling']} batches of about {plan['batch_size']} of {plan['records']} records, with clip rule "
-        f"{plan['clip']} and noise multiplier {_noise(plan)}.",
+        f"{plan['clip_norm']} and noise multiplier {_noise(plan)}.",
         _accounting(certificate, proved),
         f"Randomness: {certificate['randomness']}. Arithmetic: {certificate.get('arithmetic', 'fast')}.",
     ]

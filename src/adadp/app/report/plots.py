@@ -83,7 +83,7 @@ def plot_against(
     delta: float,
     accountants: Sequence[Accountant],
 ) -> Path:
-    """Draw epsilon at the end of a run against ``"q"`` or ``"sigma"`` (figure 3 of Yu et al. 2019).
+    """Draw epsilon at the end of a run against ``"q"`` or ``"noise-multiplier"`` (figure 3 of Yu et al. 2019).
 
     Against q the length stays the same in epochs, so there are 1/q steps in each of them.
     """
@@ -92,7 +92,7 @@ def plot_against(
     values = [*(low * (high / low) ** (k / (_POINTS - 1)) for k in range(_POINTS - 1)), high]
     curves = []
     for way in ways:
-        events = [_with_q(way, noise, value) if against == "q" else _with_sigma(way, value) for value in values]
+        events = [_with_q(way, noise, value) if against == "q" else _with_noise(way, value) for value in values]
         for each in accountants:
             found = _epsilons(each, events, delta)
             curves.append(Curve(_name(each, way, ways), values, found, _look(each, way, accountants, ways)))
@@ -100,7 +100,9 @@ def plot_against(
     length = f"{epochs} epochs" if steps is None else f"{steps} steps"
     fixed = _noise(noise) if against == "q" else f"q = {shape.q:g}"
     title = _title(ways, *(() if fixed == "q = 1" else (fixed,)), length)
-    return _draw(target, curves, x_label=against, y_label=f"epsilon at delta = {delta:g}", title=title)
+    return _draw(
+        target, curves, x_label=against.replace("-", " "), y_label=f"epsilon at delta = {delta:g}", title=title
+    )
 
 
 def plot_renyi(path: str | Path, curves: Sequence[Curve], *, title: str) -> Path:
@@ -109,7 +111,7 @@ def plot_renyi(path: str | Path, curves: Sequence[Curve], *, title: str) -> Path
 
 
 def plot_outlooks(path: str | Path, outlooks: Sequence[Outlook]) -> Path:
-    """Draw sigma, and privacy spent, against epochs (figures 4 and 13 of Yu et al. 2019): one line per run.
+    """Draw noise multipliers, and privacy spent, against epochs (figures 4 and 13 of Yu et al. 2019): one line per run.
 
     Privacy is rho where every run has one (reshuffled and whole batches), and epsilon otherwise.
     """
@@ -138,7 +140,7 @@ def plot_outlooks(path: str | Path, outlooks: Sequence[Outlook]) -> Path:
     budget = config.rho if in_rho else config.epsilon
     if budget is not None:
         spent.axhline(budget, color="0.4", linewidth=1, linestyle="--", zorder=0, label="budget")
-    noises.set_ylabel("noise_multiplier")
+    noises.set_ylabel("noise multiplier")
     spent.set_ylabel("rho spent" if in_rho else f"epsilon spent at delta = {config.delta:g}")
     for panel in (noises, spent):
         panel.set_xlabel("epochs")
@@ -170,7 +172,7 @@ def _with_q(way: Way, noise: Schedule | float, q: float) -> Event:
     return RunShape(shape.sampling, q=q, neighbours=shape.neighbours).run(noise, epochs=epochs)
 
 
-def _with_sigma(way: Way, noise_multiplier: float) -> Event:
+def _with_noise(way: Way, noise_multiplier: float) -> Event:
     shape, steps, epochs = way
     return shape.run(noise_multiplier, steps=steps, epochs=epochs)
 
@@ -200,7 +202,7 @@ def _look(accountant: Accountant, way: Way, accountants: Sequence[Accountant], w
 
 
 def _noise(noise: Schedule | float) -> str:
-    return str(noise) if isinstance(noise, Schedule) else f"sigma = {noise:g}"
+    return str(noise) if isinstance(noise, Schedule) else f"noise multiplier = {noise:g}"
 
 
 def _title(ways: Sequence[Way], *settings: str) -> str:

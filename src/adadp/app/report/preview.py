@@ -156,7 +156,7 @@ class Outlook:
             private = isinstance(decay, ValidationDecay) and decay.look is not None
             shape = "noise" if self.config.noise_schedule is None else f"noise {self.short}"
             return [
-                f"{shape}: sigma begins with {first} and will be chosen during the run",
+                f"{shape}: the noise multiplier begins with {first} and will be chosen during the run",
                 f"at most {length}: the run ends when the budget is spent" + (", also by looks" if private else ""),
             ]
         if self.solved is None:

@@ -6,7 +6,7 @@ single Gaussian release whose search costs the target. It sets what follows from
 target by ``rdp``, and written out: the epsilon of a candidate alone has no meaning, so it is not in its configuration.
 
     the noise of a candidate                becomes
-    not given                               constant: ``sigma``
+    not given                               constant: ``noise_multiplier``
     a schedule that leaves s0 open, pieces  that schedule, scaled
     a schedule with s0, k open, validation  an error: nothing is left to scale, or its cost is not fixed in advance
 """
@@ -44,7 +44,7 @@ def check_base(base: TrainConfig) -> None:
         raise InputError(
             "A search needs epsilon.",
             why="It is what the whole search may cost; the noise of its runs follows from it.",
-            fix="Pass epsilon, and neither sigma nor rho.",
+            fix="Pass epsilon, and neither noise_multiplier nor rho.",
         )
     if base.allow_nonprivate:
         raise InputError("allow_nonprivate is given.", why="The best of runs without privacy has none.")

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from adadp.errors import InputError
-from adadp.events import Neighbours
-from adadp.noise import perturbed_least
+from adadp.events import Neighbours, Selection
 from adadp.randomness import RandomSource
+from adadp.release import Crossing
 
 _PARTS, _CHOICE = "search/parts", "search/choice"
 
@@ -46,12 +46,11 @@ def parts_of(total: int, settings: int, *, size: int, neighbours: Neighbours, so
     return part
 
 
-def choose(errors: Sequence[int], epsilon: float, uniforms: Tensor) -> int:
-    """The exponential mechanism: a number i with probability proportional to exp(-epsilon errors[i] / 2)."""
-    return perturbed_least(torch.tensor(errors, dtype=torch.float64) * (epsilon / 2), uniforms)
+def draw_choice(errors: Sequence[int], epsilon: float, neighbours: Neighbours, crossing: Crossing) -> int:
+    """The exponential mechanism: a number i with probability proportional to exp(-epsilon errors[i] / 2).
 
-
-def draw_choice(errors: Sequence[int], epsilon: float, source: RandomSource) -> int:
-    """``choose`` with numbers of ``source``."""
+    The ledger of the search holds the choice already. One record moves a number of errors by 1, either way.
+    """
     # ======================== trust line: above sensitive, below public ========================
-    return choose(errors, epsilon, source.uniform(len(errors), purpose=_CHOICE, step=0))
+    permit = crossing.pay(Selection(epsilon, neighbours=neighbours), None)
+    return permit.choice(torch.tensor(errors, dtype=torch.float64), 2.0, step=0, purpose=_CHOICE)

@@ -23,9 +23,9 @@ from adadp.app.selection.candidates import noise_of_score, relation_of
 from adadp.app.train.search_spec import FILE, PRIVATE, PUBLIC, Scoring
 from adadp.app.train.validation_noise import set_aside
 from adadp.errors import InputError
-from adadp.events import Neighbours, Repetitions
-from adadp.noise import GaussianMechanism
+from adadp.events import GaussianRelease, Neighbours, Repetitions
 from adadp.randomness import RandomSource
+from adadp.release import Crossing
 
 _KEPT, _NOISE, _COUNT = "search/validation", "search/score", "right"
 _AT_ONCE = 1000
@@ -114,18 +114,17 @@ def right_answers(model: nn.Module, values: Tensor, labels: Tensor, device: str)
     return right
 
 
-def score_of(right: int, total: int, scoring: Scoring, *, source: RandomSource, run: int) -> float:
-    """The score of a run: the share of right answers, with noise where the records are private."""
+def score_of(
+    right: int, total: int, scoring: Scoring, *, neighbours: Neighbours, crossing: Crossing, run: int
+) -> float:
+    """The score of a run: the share of right answers, with noise where the records are private.
+
+    The ledger of the search holds it already: all scores are charged together, before the first run.
+    """
     if scoring.noise_multiplier is None:
         return right / total
     assert scoring.size is not None
     # ======================== trust line: above sensitive, below public ========================
-    released = GaussianMechanism().release(
-        {_COUNT: torch.tensor(float(right), dtype=torch.float64)},
-        l2_bound=1.0,
-        noise_multiplier=scoring.noise_multiplier,
-        source=source,
-        step=run,
-        purpose=_NOISE,
-    )
+    permit = crossing.pay(GaussianRelease(scoring.noise_multiplier, neighbours), None)
+    released = permit.gaussian({_COUNT: torch.tensor(float(right), dtype=torch.float64)}, 1.0, step=run, purpose=_NOISE)
     return float(released[_COUNT]) / scoring.size

@@ -39,6 +39,7 @@ from adadp.app.train.search_spec import PARTS, Search
 from adadp.errors import InputError, Interrupted, LedgerCorrupt, RunError
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.randomness import RandomSource, source_of
+from adadp.release import Crossing
 
 SECRET = "secret"
 _COUNT, _SETTING, _TIE = "search/count", "search/setting", "search/tie"
@@ -71,9 +72,10 @@ class Searching:
             if event not in ledger.charges:
                 ledger.charge(event)
             state, places = self.secret.read() or self._first()
+            crossing = Crossing(ledger, self.source)
             while state.done < state.count:
-                state = self._next(state, places)
-            winner = self._winner(state)
+                state = self._next(state, places, crossing)
+            winner = self._winner(state, crossing)
             if search.by == PARTS and state.chosen is None and winner is not None:
                 state = replace(state, chosen=winner.setting)
                 self.secret.write(state)
@@ -121,7 +123,7 @@ class Searching:
         self.secret.begin(state, places)
         return state, places
 
-    def _next(self, state: State, places: Tensor) -> State:
+    def _next(self, state: State, places: Tensor, crossing: Crossing) -> State:
         """The state after one run more."""
         if len(places) != self.material.size:
             raise InputError("The data has changed since the search began.", fix="Put it back as it was.")
@@ -131,7 +133,7 @@ class Searching:
         attempt = state.current
         assert attempt is not None
         folder = self._trained(attempt, places)
-        state = state.over(self._kept(state.kept, self._valued(attempt, folder, places)))
+        state = state.over(self._kept(state.kept, self._valued(attempt, folder, places, crossing)))
         self.secret.write(state)
         return state
 
@@ -164,7 +166,7 @@ class Searching:
     def _seed(self) -> int | None:
         return self.search.candidates[0].seed
 
-    def _valued(self, attempt: Attempt, folder: RunFolder, places: Tensor) -> Attempt:
+    def _valued(self, attempt: Attempt, folder: RunFolder, places: Tensor, crossing: Crossing) -> Attempt:
         """``attempt`` with its score, or by parts with its errors on the last part."""
         config, search = self.search.candidates[attempt.setting], self.search
         last = len(search.candidates) if search.by == PARTS else 1
@@ -173,7 +175,14 @@ class Searching:
         if search.by == PARTS:
             return replace(attempt, value=float(len(labels) - right))
         assert search.scoring is not None
-        score = score_of(right, len(labels), search.scoring, source=self.source, run=attempt.run)
+        score = score_of(
+            right,
+            len(labels),
+            search.scoring,
+            neighbours=relation_of(config),
+            crossing=crossing,
+            run=attempt.run,
+        )
         tie = float(self.source.uniform(1, purpose=_TIE, step=attempt.run))
         return replace(attempt, value=score, tie=tie)
 
@@ -183,14 +192,15 @@ class Searching:
             return (*kept, new)
         return (max((*kept, new), key=lambda each: (each.value, each.tie)),)
 
-    def _winner(self, state: State) -> Attempt | None:
+    def _winner(self, state: State, crossing: Crossing) -> Attempt | None:
         """The run that is published; None where none was made."""
         if self.search.by != PARTS:
             return state.kept[0] if state.kept else None
         assert self.search.select_epsilon is not None
         if state.chosen is None:
             errors = [int(each.value or 0) for each in state.kept]
-            return state.kept[draw_choice(errors, self.search.select_epsilon, self.source)]
+            relation = relation_of(self.search.candidates[0])
+            return state.kept[draw_choice(errors, self.search.select_epsilon, relation, crossing)]
         return state.kept[state.chosen]
 
 

@@ -52,7 +52,7 @@ def planned(
     choice, which by default is all that a record of the last part may cost.
 
     ==========================================  ======================================================================
-    no epsilon; sigma, rho, no privacy          InputError
+    no epsilon; its own noise, no privacy       InputError
     no setting, the same one twice              InputError
     what differs where it must not              InputError
     no records to score on; too many of them    InputError

@@ -3,11 +3,11 @@
 fitting.py ``fit``: from Python, arguments to a configuration.      session.py ``train``: check everything, then run.
 planning.py what a configuration means as numbers.                  run.py the loop.
 evaluation.py looks at public test data.                            checkpoints.py save, restore, what is paid already.
-optimizers.py by name, or made by the caller.                       stopping.py Ctrl-C, and the seeds of random layers.
-verify.py a finished run checked against itself.                    result.py what comes out.
-looks.py noise that follows validation records.                     searched.py what a search among settings was.
-preparing.py features that are released before the first step.      averaging.py an average of the weights.
-boards.py a run on TensorBoard.                                     rehearsal.py what is tried before the first charge.
+verify.py a finished run checked against itself.                    stopping.py Ctrl-C, and the seeds of random layers.
+validation_noise.py noise that follows validation records.          search_spec.py what a search among settings was.
+feature_release.py features released before the first step.         averaging.py an average of the weights.
+tensorboard.py a run on TensorBoard.                                rehearsal.py what is tried before the first charge.
+result.py what comes out.
 """
 
 from adadp.app.train.evaluation import Evaluation, refuse_training_records

@@ -44,7 +44,7 @@ class Paid:
         self._left = Counter(charges)
         self._left.subtract(others)
         for charge in plan.charges_before():
-            if self._left[charge]:  # released before the first step, if the run came so far: see ``preparing``
+            if self._left[charge]:  # released before the first step, if the run came so far: see ``feature_release``
                 self._left[charge] -= 1
         begins = 0
         while begins < step:
@@ -108,12 +108,12 @@ def save(
     tensors = {f"model/{name}": value for name, value in private.model.state_dict().items()}
     tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors.items()}
     tensors |= {f"method/{name}": value for name, value in state["method"].items()}
-    if state["lots"]:
-        tensors["batches/arrangement"] = state["lots"]["arrangement"]
+    if state["batches"]:
+        tensors["batches/arrangement"] = state["batches"]["arrangement"]
     text = {
         "optimizer": optimizer_state,
-        "clip_norm": state["clip_norm"],
-        "round": state["lots"].get("round"),
+        "clip_state": state["clip_state"],
+        "round": state["batches"].get("round"),
         "elapsed": elapsed,
         "lost": lost,
         "clean": clean,
@@ -166,7 +166,7 @@ def restore(
         batches = {"round": found.state["round"], "arrangement": found.tensors["batches/arrangement"]}
     # What was released since is not unknown here: the ledger tells, and Paid repeats it exactly or leaves it out.
     method = _under("method", found.tensors)
-    state = {"step": found.step, "clip_norm": found.state["clip_norm"], "method": method, "lots": batches}
+    state = {"step": found.step, "clip_state": found.state["clip_state"], "method": method, "batches": batches}
     private.restore(state, nothing_since=True)
 
 

@@ -21,7 +21,6 @@ from adadp.app.features import ReleasedStage, Shape, Stage, computed, stage_modu
 from adadp.app.runs import RunFolder
 from adadp.errors import RunError
 from adadp.events import Event
-from adadp.noise import GaussianMechanism
 from adadp.step import PrivateGradients
 
 
@@ -41,10 +40,8 @@ class Preparation:
         self.train = torch.zeros(len(train), *self._shapes[-1])
         self.test = None if test is None else torch.zeros(len(test), *self._shapes[-1])
 
-    def run(
-        self, private: PrivateGradients, folder: RunFolder | None, mechanism: GaussianMechanism | None = None
-    ) -> None:
-        """Release what is not released yet, and fill in the features. ``mechanism`` is for audits."""
+    def run(self, private: PrivateGradients, folder: RunFolder | None) -> None:
+        """Release what is not released yet, and fill in the features."""
         if folder is not None:
             self.learned = folder.load_features()
         train, test = self._raw
@@ -56,7 +53,7 @@ class Preparation:
                 paid = spent[charges[number]] > 0
                 spent[charges[number]] -= 1
                 if not tensors_of(self.learned, number):
-                    released = _released(stage, train, private, charges[number], paid, number, mechanism)
+                    released = _released(stage, train, private, charges[number], paid, number)
                     learned = stage.learned(released, before)
                     self.learned |= {f"{number}.{name}": value for name, value in learned.items()}
                     if folder is not None:
@@ -74,13 +71,7 @@ class Preparation:
 
 
 def _released(  # noqa: PLR0917
-    stage: ReleasedStage,
-    records: Tensor,
-    private: PrivateGradients,
-    charge: Event,
-    paid: bool,
-    number: int,
-    mechanism: GaussianMechanism | None,
+    stage: ReleasedStage, records: Tensor, private: PrivateGradients, charge: Event, paid: bool, number: int
 ) -> dict[str, Tensor]:
     """One release of all records, charged unless a seeded run repeats one that is ``paid``."""
     if paid and not private.source.reproducible:
@@ -90,14 +81,6 @@ def _released(  # noqa: PLR0917
             fix="Begin a new run in another folder. Nothing of this one was seen by anybody.",
         )
     total = stage.query(records)
-    if not paid:
-        private.ledger.charge(charge)
     # ======================== trust line: above sensitive, below public ========================
-    return (mechanism or GaussianMechanism()).release(
-        total,
-        l2_bound=stage.l2_bound,
-        noise_multiplier=stage.known_noise_multiplier,
-        source=private.source,
-        step=0,
-        purpose=f"features/{number}",
-    )
+    permit = private.crossing.pay(charge, charge, paid=paid)
+    return permit.gaussian(total, stage.l2_bound, step=0, purpose=f"features/{number}")

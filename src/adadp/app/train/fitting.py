@@ -78,15 +78,15 @@ def fit(
     allow_nonprivate: bool = False,
     watch: Watch | None = None,
 ) -> TrainResult:
-    """Train ``model`` privately on ``data``, within (``epsilon``, ``delta``) or ``rho``, or with given noise ``sigma``.
+    """Train ``model`` privately on ``data``, within (``epsilon``, ``delta``) or ``rho``, or with ``noise_multiplier``.
 
     ``data`` is a tuple of tensors such as (features, labels), or a map-style Dataset. ``loss`` is a name or a function
-    ``loss(model, *batch)`` that returns one number per record. ``batch_size`` has no default: with ``sigma``, and for
-    how well a model learns, it matters more than any other number. ``clip`` is the l2 bound of one record's gradient or
-    a clip rule. ``features`` is what happens to the first tensor of
-    ``data`` (and of ``test``) before the model sees it, such as ``scatter`` or ``pca:dim=60,noise_multiplier=16``;
-    without sigma its noise is a share of ``epsilon``. The ``model`` of the result takes records as they are in
-    ``data``, and its ``network`` is ``model``.
+    ``loss(model, *batch)`` that returns one number per record. ``batch_size`` has no default: with
+    ``noise_multiplier``, and for how well a model learns, it matters more than any other number. ``clip_norm`` is the
+    l2 bound of one record's gradient or a clip rule. ``features`` is what happens to the first tensor of ``data`` (and
+    of ``test``) before the model sees it, such as ``scatter`` or ``pca:dim=60,noise_multiplier=16``; where its
+    noise_multiplier is left out, its noise is a share of ``epsilon``. The ``model`` of the result takes records as they
+    are in ``data``, and its ``network`` is ``model``.
 
     Every floating-point number of a record is brought into ``input_bound``, B for [-B, B] or (low, high), before the
     model sees it, and NaN becomes the middle of it: in training, on ``test``, and in the ``model`` of the result. It is
@@ -99,9 +99,9 @@ def fit(
     ``noise_schedule``, ``clip_norm_schedule``, ``lr`` and ``batch_size`` may change over the epochs: a schedule, its
     text like ``exp:k=0.1``, or any function of the epoch, which is asked once for each of ``epochs`` epochs. The noise
     is scaled so that the run lands on its budget; docs/schedules.md has all that can be left open.
-    ``clip_norm_schedule`` is relative to ``clip``; with ``keep_noise`` the noise does not follow the bound. For a noise
-    schedule ``validation:...`` there is ``validation``: public records to look at, or how many of ``data`` to keep
-    aside, which are private unless ``validation_public``.
+    ``clip_norm_schedule`` is relative to ``clip_norm``; with ``keep_noise`` the noise does not follow the bound. For a
+    noise schedule ``validation:...`` there is ``validation``: public records to look at, or how many of ``data`` to
+    keep aside, which are private unless ``validation_public``.
 
     ``method`` is how a batch becomes a gradient: ``adadp`` (with options, ``adadp:power=0.5``), ``dpsgd``, or another
     one of ``adadp.methods``. One that is not private runs only with ``allow_nonprivate``, and its certificate says so.

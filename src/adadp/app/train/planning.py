@@ -1,7 +1,7 @@
 """What a configuration means as numbers: the plan of its releases and the learning rate over its epochs.
 
 given                                       the noise is
-sigma                                       constant; with an open noise_schedule, what that begins with
+noise_multiplier                            constant; with an open noise_schedule, what that begins with
 epsilon or rho, and a length                constant, or the open noise_schedule, scaled to land on the budget
 the same, and a noise_schedule without k    the one with the fastest decay that fits
 the same, without a length                  the noise_schedule as it is, for as many epochs as fit
@@ -30,7 +30,6 @@ from adadp.app.features import ReleasedStage, Stage, features_text, parse_featur
 from adadp.clipping import ClipRule, clip_rule
 from adadp.errors import InputError
 from adadp.events import GaussianRelease, Neighbours
-from adadp.lab.methods.agd import Agd
 from adadp.ledger import PlannedBudget
 from adadp.methods import parse_method
 from adadp.plan import Plan
@@ -51,8 +50,8 @@ def plan_of(config: TrainConfig, records: int) -> Plan:
     require_delta(config)
     if AUTO in (config.batch_size, config.steps):
         raise InputError(
-            "batch or steps is auto, and nothing chooses it here.",
-            fix="Pass numbers; adadp.auto_batch_size and adadp.auto_steps compute them.",
+            "batch_size or steps is auto, and nothing chooses it here.",
+            fix="Pass numbers; auto_batch_size and auto_steps of adadp.app.auto_size compute them.",
         )
     if config.records is not None:
         records = config.records - (config.validation or 0)
@@ -118,7 +117,7 @@ def with_release_noise(config: TrainConfig, stages: tuple[Stage, ...]) -> TrainC
         raise InputError(
             f"The noise of {lacking[0].name} is not given.",
             why="Without a target epsilon nothing says how much of it is affordable.",
-            fix=f"Give it sigma, as in {lacking[0].name}:noise_multiplier=16, or pass epsilon.",
+            fix=f"Give it noise_multiplier, as in {lacking[0].name}:noise_multiplier=16, or pass epsilon.",
         )
     noisy = tuple(stage.with_noise(_noise_for(stage, config)) if stage in lacking else stage for stage in stages)
     return config.replace(features=features_text(noisy))
@@ -207,7 +206,7 @@ def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
         before=tuple(stage.known_noise_multiplier for stage in released),
         replaced=tuple(stage.replaced for stage in released),
         batch_size_schedule=batches,
-        clip_schedule=clips,
+        clip_norm_schedule=clips,
     )
     if clips is None:
         clips = method.clip_shape(plan.epochs)
@@ -219,7 +218,7 @@ def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
     keeps = config.keep_noise
     if keeps is None:
         keeps = clips is not None and method.keeps_noise
-    return replace(plan, clip_schedule=clips, keep_noise=keeps, choice=method.choice), has_length
+    return replace(plan, clip_norm_schedule=clips, keep_noise=keeps, choice=method.choice), has_length
 
 
 def _clip(config: TrainConfig, batch_size: int | None) -> tuple[ClipRule, Schedule | None]:
@@ -265,7 +264,7 @@ def _first_noise(config: TrainConfig, draft: Plan, noise: ValidationDecay, has_l
 def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
     """The plan of a line search, as it begins: so much noise that a part of the budget is left for less of it later."""
     method = parse_method(config.method)
-    assert isinstance(method, Agd)
+    assert method.choice is not None
     if config.noise_schedule is not None or config.noise_multiplier is not None:
         given = "noise_multiplier" if config.noise_schedule is None else "noise_schedule"
         raise InputError(
@@ -278,9 +277,8 @@ def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
         raise InputError(
             f"{method.name} on {draft.sampling} batches was asked for {draft.sampler.neighbours.value} neighbours.",
             why="What a gradient and a choice from one sampled batch cost together is known for Poisson batches, "
-            "and where "
-            "one record is added, removed or blanked out.",
-            fix="Use Poisson sampling with add-remove or zero-out neighbours, or full batches (batch = all records).",
+            "and where one record is added, removed or blanked out.",
+            fix="Use Poisson sampling with add-remove or zero-out neighbours, or a batch_size of all records.",
         )
     if not has_length:
         raise InputError(
@@ -289,7 +287,7 @@ def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
             fix="Pass steps or epochs.",
         )
     planned = draft.scaled_to(_limit(config, draft))
-    return planned.with_noise(Uniform(planned.noise_multiplier_at(0) * method.start)).for_choices(method.choice)
+    return planned.with_noise(Uniform(planned.noise_multiplier_at(0) * method.first_noise)).for_choices(method.choice)
 
 
 def _limit(config: TrainConfig, plan: Plan) -> Target:
@@ -323,5 +321,5 @@ def _check_certifiable(plan: Plan, config: TrainConfig) -> None:
         raise InputError(
             f"No finite epsilon covers this run at delta {config.delta:g}, by {config.accountant}.",
             why="The noise is too small for a guarantee.",
-            fix="Pass a larger sigma, or a target epsilon.",
+            fix="Pass a larger noise_multiplier, or a target epsilon.",
         )

@@ -79,9 +79,12 @@ def _values(schedule: Schedule | None, plan: Plan) -> list[float]:
 def _size_of_gradients(private: PrivateGradients) -> float:
     """How large a coordinate of a released gradient can be, about: the clip bound, and noise far out."""
     plan, query = private.plan, private.query
-    factors = _values(plan.clip_schedule, plan) or [1.0]
+    factors = _values(plan.clip_norm_schedule, plan) or [1.0]
     unscaled = query.l2_bounds()[GRADIENT] / query.clip_factor
-    if plan.clip_schedule is not None and not SMALLEST <= unscaled * min(factors) <= unscaled * max(factors) <= LARGEST:
+    if (
+        plan.clip_norm_schedule is not None
+        and not SMALLEST <= unscaled * min(factors) <= unscaled * max(factors) <= LARGEST
+    ):
         raise InputError(
             f"The clip bound goes from {unscaled * min(factors):g} to {unscaled * max(factors):g}.",
             why=f"Beyond {SMALLEST:g} and {LARGEST:g} squares of norms leave the range of a float32.",
@@ -93,7 +96,7 @@ def _size_of_gradients(private: PrivateGradients) -> float:
         raise InputError(
             f"The noise multiplier {noise_multiplier:g} is too large for {coordinates} parameters.",
             why="The noise would leave the range in which additions are exact.",
-            fix=f"Pass a sigma below {LARGEST_NOISE / math.sqrt(coordinates):.1g}, or a larger epsilon.",
+            fix=f"Pass a noise_multiplier below {LARGEST_NOISE / math.sqrt(coordinates):.1g}, or a larger epsilon.",
         )
     batch_size = min(map(round, _values(plan.batch_size_schedule, plan) or [plan.batch_size]))
     return unscaled * max(factors) * (1 + _FAR * noise_multiplier / batch_size)

@@ -114,7 +114,7 @@ class Run:
         next_step = paid.after(self.plan, found.step, clean=found.state["clean"])
         if next_step > found.step:
             self.lost += next_step - found.step
-            private.restore(private.state() | {"step": next_step, "lots": {}}, nothing_since=True)
+            private.restore(private.state() | {"step": next_step, "batches": {}}, nothing_since=True)
             if looks is not None and next_step < self.plan.steps:
                 looks.skip_to(private)
 

@@ -45,7 +45,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Scoring:
-    """The records candidates are compared on. ``sigma`` is the noise of the number of right answers, if private."""
+    """The records candidates are compared on. ``noise_multiplier`` is that of the number of right answers."""
 
     records_are: str
     size: int | None = None
@@ -59,7 +59,7 @@ class Scoring:
             return "their accuracy on a file of public records"
         if self.records_are == PUBLIC:
             return f"their accuracy on {self.size} records that were taken as public"
-        noise = f"sigma {self.noise_multiplier:g} on the number of right answers"
+        noise = f"noise multiplier {self.noise_multiplier:g} on the number of right answers"
         return f"noisy accuracy ({noise} of about {self.size} records)"
 
 

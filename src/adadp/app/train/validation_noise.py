@@ -28,7 +28,6 @@ from adadp.app.config import TrainConfig
 from adadp.app.train.evaluation import Evaluate
 from adadp.errors import InputError
 from adadp.events import Event, GaussianRelease, Neighbours
-from adadp.noise import GaussianMechanism
 from adadp.randomness import RandomSource
 from adadp.schedules import ValidationDecay
 from adadp.step import PrivateGradients
@@ -142,17 +141,8 @@ class Looks:
         charge = self.charge(private)
         if charge is None:
             return share
-        assert self.decay.look is not None
         right = {_COUNT: torch.tensor(float(round(share * self._true_size)), dtype=torch.float64)}
-        if not (paid(charge) and private.source.reproducible):
-            private.ledger.charge(charge)
         # ======================== trust line: above sensitive, below public ========================
-        released = GaussianMechanism().release(
-            right,
-            l2_bound=1.0,
-            noise_multiplier=self.decay.look,
-            source=private.source,
-            step=len(self.values),
-            purpose=_PURPOSE,
-        )
+        permit = private.crossing.pay(charge, charge, paid=paid(charge) and private.source.reproducible)
+        released = permit.gaussian(right, 1.0, step=len(self.values), purpose=_PURPOSE)
         return float(released[_COUNT]) / self._size

@@ -36,12 +36,10 @@ from adadp.app.train.planning import decay_of, filter_of, notes_of, plan_of, pla
 from adadp.app.train.search_spec import Search
 from adadp.errors import AdaDPError, InputError
 from adadp.events import describe
-from adadp.lab.methods.agd import Agd
 from adadp.ledger import BudgetRule, LedgerRecord, PlannedBudget, read_ledger
-from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.randomness import source_of
-from adadp.schedules import Piecewise, parse_schedule
+from adadp.schedules import parse_schedule
 
 _CLOSE = 1e-6
 """What two computers may differ by, relatively: the precision of a calibration is 1e-7."""
@@ -159,32 +157,12 @@ class _Finished:
         """Noise that was chosen on the way is what it began with times k, again and again, and never rises."""
         decay, stated = decay_of(self.folder.config), self._stated.noise
         assert stated is not None
-        if decay is None:
-            self._check_tries()
+        if decay is None:  # a method's choices are held by the filter alone, which admits every charge
             return
         sigmas = stated.values(self._stated.epochs)
         for before, after in zip([decay.s0, *sigmas], sigmas, strict=False):
             if not any(math.isclose(after, before * factor, rel_tol=_CLOSE) for factor in (1.0, decay.k)):
                 raise InputError(f"The noise {stated} is none that {decay} can choose.")
-
-    def _check_tries(self) -> None:
-        """The noise of a line search goes through the values of its rule, one raise of the budget at a time."""
-        method, stated = parse_method(self.folder.config.method), self._stated.noise
-        if not (isinstance(method, Agd) and isinstance(stated, Piecewise) and stated.tick == 1):
-            raise InputError(f"The noise {stated} is none that {method} can choose.")
-        first, raises = stated.points[0][1], {0}
-        for (
-            _,
-            noise_multiplier,
-        ) in stated.points:  # with gamma = 1 a value alone does not tell how often the budget was raised
-            raises = {
-                number
-                for before in raises
-                for number, fresh in ((before, True), (before + 1, False))
-                if math.isclose(noise_multiplier, first * method.noise_factor(number, fresh=fresh), rel_tol=_CLOSE)
-            }
-            if not raises:
-                raise InputError(f"The noise {stated} is none that {method} can choose.")
 
     def _budget(self) -> BudgetRule:
         """A fresh copy of what the ledger must have been begun with."""

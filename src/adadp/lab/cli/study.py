@@ -48,7 +48,7 @@ def _study_options(command: _Command) -> _Command:
 @click.option(
     "--noise", nargs=2, type=float, multiple=True, help="sigma_1 sigma_2, repeatable. [default: the paper's three]"
 )
-@click.option("--noise-multiplier-star", type=float, default=1.0, show_default=True, help="sigma* of Lemma 1.")
+@click.option("--sigma-star", type=float, default=1.0, show_default=True, help="sigma* of Lemma 1.")
 @click.option("--draws", type=int, default=200_000, show_default=True, help="Draws of the noise per choice.")
 @_study_options
 def cosine(noise: tuple[tuple[float, float], ...], out: Path | None, as_json: bool, **options: Any) -> None:

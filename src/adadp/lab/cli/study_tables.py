@@ -30,7 +30,7 @@ def print_cosine(found: CosineStudy) -> None:
     table.columns[0].no_wrap = True
     for choice in found.choices:
         table.add_row(
-            _pair(choice.noise_multiplier),
+            _pair(choice.noise),
             f"{choice.sampled:.4f}",
             f"{choice.error:.4f}",
             f"{choice.exact:.4f}",
@@ -44,8 +44,8 @@ def print_cosine(found: CosineStudy) -> None:
     console.print(f"allowed: whether that is at least the sigma* = {found.sigma_star:g} asked for.")
     console.print("\nOf all noise that is exactly as private as that:")
     for name, point in (("best", found.best), ("equal", found.equal), ("in proportion to s", found.proportional)):
-        noise_multiplier = f"({point.noise_multiplier[0]:.4g}, {point.noise_multiplier[1]:.4g})"
-        console.print(f"  {name:<20}{noise_multiplier:<18}ratio {point.ratio:<8.4g}similarity {point.similarity:.4f}")
+        noise = f"({point.noise[0]:.4g}, {point.noise[1]:.4g})"
+        console.print(f"  {name:<20}{noise:<18}ratio {point.ratio:<8.4g}similarity {point.similarity:.4f}")
     ahead = found.proportional.similarity > found.equal.similarity
     console.print(f"Noise in proportion to the sensitivity is {'better' if ahead else 'not better'} than equal noise.")
 

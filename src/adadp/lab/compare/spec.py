@@ -4,10 +4,10 @@ given                                          becomes
 =============================================  =================================================================
 no case, no seed, a name or number twice       an error: nothing is run twice under one name
 ``seeds`` in a file as a number n              the seeds 0 to n - 1; as a list, those
-a case that sets epsilon, rho or sigma         it keeps its own budget and is run at that alone
+a case that sets its own budget                it keeps its own budget and is run at that alone
 no ``epsilons``                                the budget of the base, or of each case
 a seed among the settings                      an error: the seeds are those of the comparison
-``epsilons``, and rho or sigma for all cases   an error: both say how private they are
+``epsilons``, and rho or noise for all cases   an error: both say how private they are
 marks without ``epsilons``                     an error: there is nothing to search among
 ``refine`` without marks or two epsilons       an error: there is nothing to search between
 an unknown key in a file                       an error that names it

@@ -12,7 +12,7 @@ from torch import Tensor
 from adadp import checks
 from adadp.clipping import ClipRule, ClipState
 from adadp.gradients import GradientEngine
-from adadp.methods.base import GRADIENT, Deviations, LineSearch, Method, MethodDefaults, Parts, Tensors, check_choice
+from adadp.methods.base import GRADIENT, Choose, Deviations, Method, MethodDefaults, Parts, Tensors, check_choice
 from adadp.methods.clipped import ClippedSum
 
 _AVERAGE, _NUMBERS = "average/", "numbers"
@@ -60,6 +60,10 @@ class Agd(Method):
     def choice(self) -> float:
         return self.share
 
+    @property
+    def first_noise(self) -> float:
+        return self.start
+
     def noise_factor(self, raises: int, *, fresh: bool) -> float:
         """The noise of a try over the first noise, when the budget was raised so often; ``fresh``: not after a 0.
 
@@ -69,11 +73,11 @@ class Agd(Method):
         precision = (1 + self.gamma) ** raises * (1 if fresh else self.gamma / (1 + self.gamma))
         return 1 / math.sqrt(precision)
 
-    def query(self, engine: GradientEngine, rule: ClipRule, batch_size: int) -> LineSearch:
+    def query(self, engine: GradientEngine, rule: ClipRule, batch_size: int) -> AgdQuery:
         return AgdQuery(self, engine, rule, batch_size)
 
 
-class AgdQuery(ClippedSum, LineSearch):
+class AgdQuery(ClippedSum):
     """Algorithm 2 of Lee and Kifer 2018, one try at a time. All that it keeps was released.
 
     ==============================================  ================================================================
@@ -98,19 +102,21 @@ class AgdQuery(ClippedSum, LineSearch):
 
     @property
     def score_bound(self) -> float:
+        """What one record more adds to a score, at most; it takes nothing off."""
         return self._settings.c_obj * (2 if self._settings.score == "gain" else 1)
 
     @property
     def score_steepness(self) -> float:
-        # A gain has the rounding of two losses, and a bound of 2 c_obj.
-        return _ROUNDING * _FARTHEST if self._settings.score == "gain" else 1.0
+        """What rounding of losses does to a score, in units of what is allowed for in a gradient."""
+        return _ROUNDING * _FARTHEST if self._settings.score == "gain" else 1.0  # a gain has the rounding of two losses
 
     def lengths(self) -> list[float]:
+        """How far along the direction one may go; the first is 0."""
         grid = self._settings.grid
         return [self._longest * number / grid for number in range(grid + 1)]
 
-    def learn(self, released: Parts, deviation: float) -> Tensors:
-        super().learn(released, deviation)
+    def to_gradient(self, released: Parts, deviation: float) -> Tensors:
+        super().to_gradient(released, deviation)
         weight = deviation**-2 if deviation else 1.0
         self._weight += weight
         for name, value in released[GRADIENT].items():
@@ -121,7 +127,13 @@ class AgdQuery(ClippedSum, LineSearch):
     def gradient_deviations(self, deviation: float) -> Deviations | None:  # noqa: ARG002
         return None  # a direction of length 1 is not what was released times public numbers
 
+    def search(self, gradients: Tensors, choose: Choose) -> Tensors:
+        bound, steepness = self.score_bound, self.score_steepness
+        number = choose(gradients, self.lengths(), self.scores, bound=bound, steepness=steepness)
+        return self.chose(number, gradients)
+
     def scores(self, losses: Tensor) -> Tensor:
+        """What the records of a chunk contribute to the score of each length, each within [0, ``score_bound``]."""
         bound = self._settings.c_obj
         losses = losses.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
         if self._settings.score == "gain":
@@ -130,6 +142,7 @@ class AgdQuery(ClippedSum, LineSearch):
         return losses.clamp(0, self.score_bound).sum(1)
 
     def chose(self, number: int, direction: Tensors) -> Tensors:
+        """The gradient for the optimizer, now that the length with this number was drawn."""
         settings, length = self._settings, self.lengths()[number]
         if number == 0:
             self._raises += 1

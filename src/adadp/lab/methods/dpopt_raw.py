@@ -48,17 +48,17 @@ class ShapedBoxes(BoxQuery):
     def size(self) -> float:
         return self.clip_bound
 
-    def ask(self, capture: Capture) -> Parts:
+    def contribution(self, capture: Capture) -> Parts:
         sums = self.clipped_sums(capture)
         return {GRADIENT: sums, _SQUARES: capture.square_sums(), _SUM: self.plain_sums(capture)}
 
-    def settle(self, total: Parts | None) -> Parts:
+    def finalize(self, total: Parts | None) -> Parts:
         if total is None:
             total = dict.fromkeys((GRADIENT, _SQUARES, _SUM), self._engine.zeros())
         self._raw = total
         return self.in_units(total[GRADIENT])
 
-    def learn(self, released: Parts, deviation: float) -> Tensors:  # noqa: ARG002
+    def to_gradient(self, released: Parts, deviation: float) -> Tensors:  # noqa: ARG002
         gradients = self.gradients(released)
         for averages, part in ((self._squares, _SQUARES), (self._means, _SUM)):
             for name, average in averages.items():

@@ -78,9 +78,9 @@ class MomentumSum(ClippedSum):
         """Of the noise in every coordinate of the velocity."""
         self._velocity = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in engine.zeros().items()}
 
-    def learn(self, released: Parts, deviation: float) -> Tensors:
+    def to_gradient(self, released: Parts, deviation: float) -> Tensors:
         self._variance = self._next_variance(deviation)
-        gradients = super().learn(released, deviation)
+        gradients = super().to_gradient(released, deviation)
         for name, velocity in self._velocity.items():
             velocity.mul_(self._c).add_(gradients[name])
         return {name: velocity.clone() for name, velocity in self._velocity.items()}

@@ -125,7 +125,7 @@ class PublishedQuery(BoxQuery):
     def size(self) -> float:
         return 1.0
 
-    def ask(self, capture: Capture) -> Parts:
+    def contribution(self, capture: Capture) -> Parts:
         settings = self._settings
         sums = self.plain_sums(capture) if settings.clip == "batch" else self.clipped_sums(capture)
         parts: Parts = {GRADIENT: sums}
@@ -135,7 +135,7 @@ class PublishedQuery(BoxQuery):
             parts[_RAW] = sums if settings.clip == "batch" else self.plain_sums(capture)
         return parts
 
-    def settle(self, total: Parts | None) -> Parts:
+    def finalize(self, total: Parts | None) -> Parts:
         if total is None:
             self._raw = self._engine.zeros()
             return {GRADIENT: self._engine.zeros()}
@@ -143,7 +143,7 @@ class PublishedQuery(BoxQuery):
         sums = total[GRADIENT]
         return self.in_units(self._clipped_batch(sums) if self._settings.clip == "batch" else sums)
 
-    def learn(self, released: Parts, deviation: float) -> Tensors:  # noqa: ARG002
+    def to_gradient(self, released: Parts, deviation: float) -> Tensors:  # noqa: ARG002
         gradients = self.gradients(released)
         settings = self._settings
         for name, raw in self._raw.items():

@@ -214,7 +214,7 @@ def chosen_items(known: Mapping[str, Paper], what: Iterable[str]) -> list[Item]:
 def experiments_folder() -> Path:
     """Where the files are: beside the source, or where an installation puts data."""
     for place in (
-        Path(__file__).resolve().parents[3] / "experiments",
+        Path(__file__).resolve().parents[4] / "experiments",
         Path(sysconfig.get_path("data")) / "share" / "adadp" / "experiments",
     ):
         if any(place.glob("*/paper.toml")):
@@ -329,7 +329,8 @@ def _check(place: str, item: Item) -> None:
                 and not {"noise_multiplier", "batch_size", "delta", "evaluate_every"} <= settings.keys()
             ):
                 raise InputError(
-                    f"{place}: {case.name} is read off along a run: it needs sigma, batch, delta and looks."
+                    f"{place}: {case.name} is read off along a run: it needs noise_multiplier, "
+                    "batch_size, delta and evaluate_every."
                 )
             if case.printed and len(case.printed) != len(item.marks):
                 raise InputError(

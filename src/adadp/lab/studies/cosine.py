@@ -51,7 +51,7 @@ _SCANNED = 241
 class Choice:
     """One choice of noise: what it costs by Lemma 1 and how well it keeps the direction of the query."""
 
-    noise_multiplier: Pair
+    noise: Pair
     privacy_sum: float
     """sum s_i^2 / sigma_i^2."""
     allowed: bool
@@ -73,7 +73,7 @@ class Kept:
     """Noise on the constraint sum s_i^2 / sigma_i^2 = 1/sigma*^2, by its ratio sigma_1/sigma_2."""
 
     ratio: float
-    noise_multiplier: Pair
+    noise: Pair
     similarity: float
 
 
@@ -113,16 +113,16 @@ def study_cosine(
     printed = PRINTED if (sensitivity, query) == (SENSITIVITY, QUERY) else {}
     measured = []
     for place, choice in enumerate(choices):
-        noise_multiplier = _positive_pair("noise", choice)
-        sampled, error = sampled_similarity(query, noise_multiplier, draws=draws, source=source, step=place)
-        spent = privacy_sum(sensitivity, noise_multiplier)
+        noise = _positive_pair("noise", choice)
+        sampled, error = sampled_similarity(query, noise, draws=draws, source=source, step=place)
+        spent = privacy_sum(sensitivity, noise)
         allowed = spent <= sigma_star**-2
-        exact = similarity(query, noise_multiplier)
-        measured.append(Choice(noise_multiplier, spent, allowed, sampled, error, exact, printed.get(noise_multiplier)))
+        exact = similarity(query, noise)
+        measured.append(Choice(noise, spent, allowed, sampled, error, exact, printed.get(noise)))
 
     def kept(ratio: float) -> Kept:
-        noise_multiplier = on_constraint(sensitivity, sigma_star, ratio)
-        return Kept(ratio, noise_multiplier, similarity(query, noise_multiplier))
+        noise = on_constraint(sensitivity, sigma_star, ratio)
+        return Kept(ratio, noise, similarity(query, noise))
 
     proportional = sensitivity[0] / sensitivity[1]
     ends = min(1.0, proportional) / 20, max(1.0, proportional) * 20
@@ -140,9 +140,9 @@ def study_cosine(
     )
 
 
-def privacy_sum(sensitivity: Pair, noise_multiplier: Pair) -> float:
+def privacy_sum(sensitivity: Pair, noise: Pair) -> float:
     """Sum s_i^2 / sigma_i^2 of Lemma 1: 1/sigma*^2 for the sigma* this noise is as private as."""
-    return math.fsum((s / noise) ** 2 for s, noise in zip(sensitivity, noise_multiplier, strict=True))
+    return math.fsum((s / each) ** 2 for s, each in zip(sensitivity, noise, strict=True))
 
 
 def on_constraint(sensitivity: Pair, sigma_star: float, ratio: float) -> Pair:
@@ -152,21 +152,21 @@ def on_constraint(sensitivity: Pair, sigma_star: float, ratio: float) -> Pair:
 
 
 def sampled_similarity(
-    query: Pair, noise_multiplier: Pair, *, draws: int, source: SeededSource, step: int = 0
+    query: Pair, noise: Pair, *, draws: int, source: SeededSource, step: int = 0
 ) -> tuple[float, float]:
     """The mean cosine similarity of ``query`` and ``query`` + noise over ``draws``, and its standard error."""
     direction = _direction(query)
     draws = checks.count("draws", draws, minimum=2, why="The standard error needs two.")
     normals = source.normal(2 * draws, purpose="study of cosine similarity", step=step).numpy().reshape(draws, 2)
-    noisy = np.asarray(query) + np.asarray(noise_multiplier) * normals
+    noisy = np.asarray(query) + np.asarray(noise) * normals
     cosines = noisy @ direction / np.linalg.norm(noisy, axis=1)
     return float(cosines.mean()), float(cosines.std(ddof=1) / math.sqrt(draws))
 
 
-def similarity(query: Pair, noise_multiplier: Pair) -> float:
+def similarity(query: Pair, noise: Pair) -> float:
     """The mean cosine similarity of ``query`` and ``query`` + noise, as an integral, to about ten digits."""
     direction = _direction(query)
-    scale = np.asarray(_positive_pair("noise", noise_multiplier))
+    scale = np.asarray(_positive_pair("noise", noise))
     mean = np.asarray(query) / scale
     nodes, last = 256, math.inf
     while nodes <= _MOST_NODES:
@@ -179,7 +179,7 @@ def similarity(query: Pair, noise_multiplier: Pair) -> float:
             return now
         nodes, last = 2 * nodes, now
     raise InputError(
-        f"The similarity of {query} under noise {noise_multiplier} cannot be integrated.",
+        f"The similarity of {query} under noise {noise} cannot be integrated.",
         why="Some noise is so small beside the query or the other noise that directions concentrate in a tiny angle.",
         fix="Use numbers within a factor of about 1e4 of one another.",
     )

@@ -56,11 +56,12 @@ class Method(Enum):
 class Settings:
     """The constants of a walk. The paper prints ``beta`` and ``steps`` for its figure 1, and none of the others.
 
-    ``sigma`` is the one of its example to Lemma 1 and ``clip`` the one of its experiments on MNIST. Of the rates 1, 2
-    and 5 times powers of ten, those here bring the paths of dpsgd and adadp *without* noise closest to Beale's minimum.
+    ``noise_multiplier`` is the one of its example to Lemma 1, ``clip_norm`` the one of its experiments on MNIST. Of the
+    rates 1, 2 and 5 times powers of ten, those here bring the paths of dpsgd and adadp *without* noise closest to
+    Beale's minimum.
     """
 
-    sigma: float = 1.0
+    noise_multiplier: float = 1.0
     clip_norm: float = 4.0
     rate: float = 0.05
     adaptive_rate: float = 0.02
@@ -68,7 +69,11 @@ class Settings:
     steps: int = 150
 
     def __post_init__(self) -> None:
-        checks.non_negative("sigma", self.sigma, why="It is the standard deviation of the noise over the bound.")
+        checks.non_negative(
+            "noise_multiplier",
+            self.noise_multiplier,
+            why="It is the standard deviation of the noise over the bound.",
+        )
         for name in ("clip_norm", "rate", "adaptive_rate", "beta"):
             checks.positive(name, getattr(self, name))
         checks.count("steps", self.steps)
@@ -123,13 +128,15 @@ def distance(path: Array, other: Array) -> Array:
 def _global_noise(gradient: Array, draws: Array, settings: Settings) -> Array:
     """Lines 16 and 18: the norm clipped to C, noise C sigma* on every coordinate."""
     norm = np.linalg.norm(gradient, axis=1, keepdims=True)
-    noisy: Array = gradient / np.maximum(1, norm / settings.clip_norm) + settings.clip_norm * settings.sigma * draws
+    noisy: Array = (
+        gradient / np.maximum(1, norm / settings.clip_norm) + settings.clip_norm * settings.noise_multiplier * draws
+    )
     return noisy
 
 
 def _local_noise(gradient: Array, squares: Array, draws: Array, settings: Settings) -> Array:
     """Lines 9 to 13: every coordinate clipped to its s_i, noise proportional to it."""
     bound = settings.beta * np.sqrt(squares)
-    std = settings.sigma * np.sqrt(gradient.shape[1]) * bound
+    std = settings.noise_multiplier * np.sqrt(gradient.shape[1]) * bound
     noisy: Array = np.clip(gradient, -bound, bound) + std * draws
     return noisy

@@ -45,7 +45,7 @@ def plot_cosine(path: str | Path, study: CosineStudy) -> Path:
         linewidth=1.8,
         label=f"on the constraint, as private as sigma* = {study.sigma_star:g}",
     )
-    ratios = [choice.noise_multiplier[0] / choice.noise_multiplier[1] for choice in study.choices]
+    ratios = [choice.noise[0] / choice.noise[1] for choice in study.choices]
     axes.errorbar(
         ratios,
         [choice.sampled for choice in study.choices],

@@ -52,9 +52,9 @@ class RenyiStudy:
         return asdict(self)
 
 
-def study_renyi(q: float = 0.01, sigma: float = 4.0) -> RenyiStudy:
+def study_renyi(q: float = 0.01, noise_multiplier: float = 4.0) -> RenyiStudy:
     """Follow the divergence to twice the order at which sampling stops to help."""
-    q, sigma = checks.probability("q", q), checks.positive("sigma", sigma)
+    q, sigma = checks.probability("q", q), checks.positive("noise_multiplier", noise_multiplier)
     if q in {0.0, 1.0}:
         raise InputError(f"q must lie between 0 and 1, got {q:g}.", why="Otherwise nothing is sampled.")
     moment = log_moment("rdp", {PoissonSampled(q, GaussianRelease(sigma)): 1})

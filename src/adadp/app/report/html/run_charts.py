@@ -144,9 +144,9 @@ def schedules(config: TrainConfig, certificate: Mapping[str, Any]) -> tuple[list
     if plan.noise is not None:
         by_step.insert(0, ("noise", "Noise multiplier", "noise multiplier", plan.noise_multiplier_at))
     if bound is None:
-        by_step.append(("clip_norm", "Factor of the clip rule's bound", "factor", plan.clip_factor_at))
+        by_step.append(("clip-norm", "Factor of the clip rule's bound", "factor", plan.clip_factor_at))
     else:
-        by_step.append(("clip_norm", "Clip bound", "clip bound", lambda step: bound * plan.clip_factor_at(step)))
+        by_step.append(("clip-norm", "Clip bound", "clip bound", lambda step: bound * plan.clip_factor_at(step)))
     if rate is not None:
         by_step.append(("rate", "Learning rate", "rate", lambda step: rate.value_of(step, plan.epoch_of(step))))
     done = certificate["steps_done"] + certificate["steps_lost"]
@@ -175,8 +175,8 @@ def _plan(stated: Mapping[str, Any]) -> Plan:
         clip_norm=stated["clip_norm"],
         sampling=stated["sampling"],
         neighbours=stated["neighbours"],
-        batch_size_schedule=parse_schedule(stated["lots"]) if "lots" in stated else None,
-        clip_schedule=parse_schedule(stated["clip_factors"]) if "clip_factors" in stated else None,
+        batch_size_schedule=parse_schedule(stated["batch_size_schedule"]) if "batch_size_schedule" in stated else None,
+        clip_norm_schedule=parse_schedule(stated["clip_factors"]) if "clip_factors" in stated else None,
         keep_noise=stated.get("keep_noise", False),
     )
 

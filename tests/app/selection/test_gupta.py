@@ -8,7 +8,7 @@ import pytest
 
 from adadp.accounting import Status
 from adadp.errors import InputError
-from adadp.lab.accounting.gupta import GuptaPlan, most_settings
+from adadp.app.selection.gupta import GuptaPlan, most_settings
 
 
 def test_the_example_of_the_appendix():
