@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.gradients.batchnorm import refuse_batch_statistics
-from adadp.gradients.capture import Capture, wide
+from adadp.gradients.batch_statistics import refuse_batch_statistics
+from adadp.gradients.capture import Capture, accumulation_dtype, given
 from adadp.gradients.inspection import one_per_record, trained_parameters
 from adadp.gradients.oracle import loop_gradients, loop_losses, picked
 from adadp.gradients.passes import run_alone, run_batch
@@ -91,7 +91,10 @@ class GradientEngine:
 
     def zeros(self) -> dict[str, Tensor]:
         """A sum of nothing: what an empty batch contributes."""
-        return {name: torch.zeros_like(value, dtype=wide(value.dtype)) for name, value in self._parameters.items()}
+        return {
+            name: torch.zeros_like(value, dtype=accumulation_dtype(value.dtype))
+            for name, value in self._parameters.items()
+        }
 
     @torch.no_grad()
     def losses_along(self, batch: Sequence[Any], direction: Mapping[str, Tensor], lengths: Sequence[float]) -> Tensor:
@@ -131,7 +134,7 @@ class GradientEngine:
         """
         self._check_modes()
         (grads,) = loop_gradients(self.model, self.loss, record, 1)
-        return Capture(self._parameters, [], {name: value.double().unsqueeze(0) for name, value in grads.items()}, 1)
+        return Capture(self._parameters, given({name: value.double().unsqueeze(0) for name, value in grads.items()}), 1)
 
     def capture(self, batch: Sequence[Any]) -> Capture:
         """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame."""

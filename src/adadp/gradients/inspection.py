@@ -20,7 +20,7 @@ from adadp.gradients.layout import Layout, find_layout
 from adadp.gradients.probe_records import Loss, MadeUp, random_states, same, undisturbed
 from adadp.gradients.recorder import Key, Recorder, Use
 from adadp.gradients.regions import Call, CallCollector, CallLayout, LossModule, Region, find_call_layout
-from adadp.gradients.rules import Pair
+from adadp.gradients.rule import Pair
 
 _NUMBER = 4
 """Bytes of the float32 numbers that gradients are kept in."""

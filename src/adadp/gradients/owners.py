@@ -37,6 +37,10 @@ _COPYING = frozenset({"tensor", "as_tensor", "asarray", "new", "new_tensor"})
 """Functions that make a tensor of plain numbers, and take tensors for these without a kernel."""
 
 
+_NOT_THE_MODELS = ("torch.", "adadp.gradients.", "adadp.app.gradient_rules.")
+"""Modules whose lines are no lines of a model."""
+
+
 class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the owners of all numbers through what happens inside. One object sees one pass, or several one after
     the other: what an earlier pass left behind is mixed for the next.
@@ -206,7 +210,7 @@ def line_of_the_model() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if not module.startswith(("torch.", "adadp.gradients.")) and module != "torch":
+        if not module.startswith(_NOT_THE_MODELS) and module != "torch":
             return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
         if frame.f_back is None:
             break

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from adadp.errors import InputError
-from adadp.gradients.capture import Capture, Piece, exactly, wide
+from adadp.gradients.capture import Capture, Piece, accumulation_dtype, full_precision, given
 from adadp.gradients.inspection import Blueprint, check_losses
 from adadp.gradients.probe_records import Loss, check_leading
 from adadp.gradients.recorder import Recorder, Target, Use
 from adadp.gradients.regions import Call, CallCollector, LossModule, Region, UnseenPath, autocast_dtype, check_unchanged
-from adadp.gradients.rules import LinearRule, Pair, Rule
+from adadp.gradients.rule import Pair, Rule
 
 
 def run_batch(
@@ -28,7 +28,7 @@ def run_batch(
     """
     records = check_leading(batch)
     if records == 0:
-        return Capture(parameters, [], {}, 0)
+        return Capture(parameters, [], 0)
     if blueprint.all_alone:
         return run_alone(parameters, batch, blueprint.regions[0])
     recorder = Recorder(parameters, skip=blueprint.generic)
@@ -57,26 +57,24 @@ def run_batch(
     if edges:
         grads = torch.autograd.grad(losses.sum(), edges, allow_unused=True)
     autocast = autocast_dtype([losses])
-    with exactly(losses.device):
+    with full_precision(losses.device):
         pieces = _pieces(recorder.uses, grads, blueprint, records)
         rest = iter(grads[len(recorder.uses) :])
-        given: dict[str, Tensor] = {}
+        generic: dict[str, Tensor] = {}
         for region, collector in zip(blueprint.regions, collectors, strict=True):
             if isinstance(region.module, LossModule):
-                given |= region.of_the_loss(batch, losses.device, autocast)
+                generic |= region.of_the_loss(batch, losses.device, autocast)
             else:
-                given |= region.per_example(collector.calls, _output_grads(collector.calls, rest), records)
-        given = {name: value.to(wide(value.dtype)) for name, value in given.items()}
-        return Capture(parameters, pieces, given, records)
+                generic |= region.per_example(collector.calls, _output_grads(collector.calls, rest), records)
+        return Capture(parameters, [*pieces, *given(generic)], records)
 
 
 def run_alone(parameters: Mapping[str, nn.Parameter], batch: Sequence[Any], region: Region) -> Capture:
     """Every record's gradient of the whole loss, by ``region``: right whatever the model does with a batch."""
     first = next(iter(parameters.values()))
     with torch.no_grad():
-        given = region.of_the_loss(batch, first.device, autocast_dtype([first]))
-    widened = {name: value.to(wide(value.dtype)) for name, value in given.items()}
-    return Capture(parameters, [], widened, check_leading(batch))
+        gradients = region.of_the_loss(batch, first.device, autocast_dtype([first]))
+    return Capture(parameters, given(gradients), check_leading(batch))
 
 
 def _output_grads(calls: Sequence[Call], grads: Iterator[Tensor | None]) -> list[list[Tensor | None]]:
@@ -103,7 +101,7 @@ def _pair(use: Use, grad: Tensor, blueprint: Blueprint, records: int) -> Pair:
 
 
 def _widened(value: Tensor) -> Tensor:
-    return value if not value.is_floating_point() else value.to(wide(value.dtype))
+    return value if not value.is_floating_point() else value.to(accumulation_dtype(value.dtype))
 
 
 def _pieces(uses: Sequence[Use], grads: Sequence[Tensor | None], blueprint: Blueprint, records: int) -> list[Piece]:
@@ -138,16 +136,7 @@ def _pieces(uses: Sequence[Use], grads: Sequence[Tensor | None], blueprint: Blue
 
 
 def _joined(uses: list[tuple[Rule, Pair]]) -> tuple[tuple[Rule, Pair], ...]:
-    """A linear layer called several times is one linear layer over all positions: its closed forms hold again."""
+    """Several uses of one parameter as one, where their rule knows how."""
     rule = uses[0][0]
-    if not isinstance(rule, LinearRule) or any(other != rule for other, _ in uses):
-        return tuple(uses)
-    grads = torch.cat([_with_positions(pair.output_grad) for _, pair in uses], dim=1)
-    inputs = [pair.input for _, pair in uses]
-    first = inputs[0]
-    joined = None if first is None else torch.cat([_with_positions(each) for each in inputs if each is not None], dim=1)
-    return ((rule, Pair(joined, grads, uses[0][1].slots)),)
-
-
-def _with_positions(rows: Tensor) -> Tensor:
-    return rows.unsqueeze(1) if rows.dim() == 2 else rows.flatten(1, -2)
+    pair = rule.joined([pair for _, pair in uses]) if all(other == rule for other, _ in uses) else None
+    return tuple(uses) if pair is None else ((rule, pair),)

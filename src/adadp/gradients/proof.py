@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map
 
 from adadp.errors import InputError
 from adadp.gradients.attribution import attribute
-from adadp.gradients.capture import Capture, wide
+from adadp.gradients.capture import Capture, accumulation_dtype
 from adadp.gradients.inspection import Blueprint, inspect, trained_parameters
 from adadp.gradients.oracle import loop_gradients, loop_losses
 from adadp.gradients.owners import Owners
@@ -283,7 +283,7 @@ class _Proof:
             name
             for mine, theirs in zip(got, want, strict=True)
             for name, parameter in self._parameters.items()
-            if not float((mine[name] - theirs[name].to(wide(parameter.dtype))).norm())
+            if not float((mine[name] - theirs[name].to(accumulation_dtype(parameter.dtype))).norm())
             <= rounding * float(theirs[name].norm()) + slack
         }
 

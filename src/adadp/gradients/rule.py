@@ -1,9 +1,9 @@
-"""What a layer rule must offer, and what follows from it for every rule."""
+"""What a rule for one kind of layer must offer, and what follows from it for every rule."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -85,6 +85,10 @@ class Rule(ABC):
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
         """The sum over records of weight times gradient, of the parameter's shape."""
         return weigh_all(instances(self, pair), weights, pair.slots)
+
+    def joined(self, pairs: Sequence[Pair]) -> Pair | None:  # noqa: ARG002
+        """One pair that stands for several uses of one parameter by this very rule; None: they stay apart."""
+        return None
 
 
 _CPU_SLICE, _GPU_SLICE = 1 << 19, 1 << 26
