@@ -173,10 +173,11 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _found(self, name: str, func: Any, arguments: Arguments, made: list[Tensor]) -> list[Tensor]:
         """The owners of what a kernel made; where its rule does not fit the shapes, the join of everything."""
-        rule = rule_for(name, func)
+        rule, arguments.made = rule_for(name, func), made
         with contextlib.suppress(RuntimeError):
-            found = None if rule is None else rule(arguments, made)
+            found = None if rule is None else rule(arguments)
             if found is not None:
+                found = found if isinstance(found, list) else [found] * len(made)
                 return [owners.expand(leaf.shape) for leaf, owners in zip(made, found, strict=True)]
         everything = joined([self.of(value) for value in arguments.tensors()])
         return [everything] * len(made)
