@@ -1,4 +1,4 @@
-"""Looking a model over on made-up records before it sees a real one.
+"""Looking a model over on probe records before it sees a real one.
 
 Two forward passes, on two and on three random records, show where every layer keeps the records, which parameters no
 rule covers and how much memory a record needs. A model that writes what it saw into a buffer is refused here, before
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from adadp.errors import InputError
 from adadp.gradients.layout import Layout, find_layout
-from adadp.gradients.probe_records import Loss, MadeUp, random_states, same, undisturbed
+from adadp.gradients.probe_records import Loss, ProbeRecords, random_states, same, undisturbed
 from adadp.gradients.recorder import Key, Recorder, Use
 from adadp.gradients.regions import Call, CallCollector, CallLayout, LossModule, Region, find_call_layout
 from adadp.gradients.rule import Pair
@@ -70,7 +70,7 @@ class Blueprint:
 
 @dataclass
 class _Trace:
-    """What one forward pass on made-up records showed."""
+    """What one forward pass on probe records showed."""
 
     recorder: Recorder
     calls: dict[str, list[Call]] = field(default_factory=dict)
@@ -84,11 +84,11 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
-def inspect(model: nn.Module, loss: Loss, *, way: MadeUp, demoted: Mapping[str, str]) -> Blueprint:
+def inspect(model: nn.Module, loss: Loss, *, probes: ProbeRecords, demoted: Mapping[str, str]) -> Blueprint:
     """The blueprint of ``model``; parameters in ``demoted`` (name to reason) are sent to the whole-loss region."""
     parameters = trained_parameters(model)
-    with way.parameters(model):
-        two, three = (_trace(model, loss, way.batch(records), records) for records in (2, 3))
+    with probes.parameters(model):
+        two, three = (_trace(model, loss, probes.batch(records), records) for records in (2, 3))
     layouts = _use_layouts(two.recorder.uses, three.recorder.uses)
     generic: dict[str, tuple[str, tuple[str, ...]]] = {}  # name -> what used it, modules all its uses happened in
     for other in three.recorder.others:
