@@ -37,9 +37,9 @@ class Piece:
             else:
                 self.closed_form = uses[0]
 
-    def changed(self, change: Callable[[Pair], Pair]) -> Piece:
-        """The same with other records, or fewer."""
-        return Piece(tuple((rule, change(pair)) for rule, pair in self._uses), self.targets)
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Piece:
+        """The same with other records, or fewer: see ``Pair.changed``."""
+        return Piece(tuple((rule, pair.changed(change)) for rule, pair in self._uses), self.targets)
 
     def square_norms(self, inverse: Mapping[str, Tensor] | None) -> Sums:
         """The squared norm of every record's gradient, times ``inverse`` where that is given, ``[records]``."""
@@ -116,8 +116,7 @@ class Capture:
 
     def picked(self, rows: Tensor) -> Capture:
         """The same for the records at ``rows`` alone."""
-        pieces = [piece.changed(lambda pair: pair.picked(rows)) for piece in self._pieces]
-        return Capture(self.parameters, pieces, len(rows))
+        return Capture(self.parameters, [piece.changed(lambda side: side[rows]) for piece in self._pieces], len(rows))
 
     def square_norms(self, groups: Groups, inverse: Mapping[str, Tensor] | None = None) -> Tensor:
         """Squared norm of every record's gradient over every group of parameters, ``[records, groups]``.
@@ -183,7 +182,11 @@ class Capture:
     def _blank(self, bad: Tensor) -> None:
         """Let the records marked in ``bad`` contribute nothing: zero times infinity would not do."""
         self._bad = bad if self._bad is None else self._bad | bad
-        self._pieces = [piece.changed(lambda pair: pair.without(bad)) for piece in self._pieces]
+
+        def blanked(side: Tensor) -> Tensor:
+            return side.masked_fill(bad.view(-1, *[1] * (side.dim() - 1)), 0)
+
+        self._pieces = [piece.changed(blanked) for piece in self._pieces]
 
     def _summed(self, of: Callable[[Piece], Sums]) -> dict[str, Tensor]:
         """Parameters in their order; zeros for those that no record used."""

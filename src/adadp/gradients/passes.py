@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -82,56 +82,45 @@ def _output_grads(calls: Sequence[Call], grads: Iterator[Tensor | None]) -> list
 
 
 def _pair(use: Use, grad: Tensor, blueprint: Blueprint, records: int) -> Pair:
-    layout = blueprint.layouts.get(use.key)
-    value = use.checked_input()
-    if (
-        layout is None
-        or not layout.output.fits(grad.shape, records)
-        or (value is not None and layout.input is not None and not layout.input.fits(value.shape, records))
-    ):
+    layout, value = blueprint.layouts.get(use.key), use.checked_input()
+    if layout is None or not layout.output.fits(grad.shape, records):
         raise UnseenPath
-    needed = value if "weight" in use.targets else None
-    return Pair(
-        None
-        if needed is None or layout.input is None
-        else _widened(layout.input.records_first(needed.detach(), records)),
-        _widened(layout.output.records_first(grad, records)),
-        tuple(use.targets),
-    )
+    given = None
+    if value is not None and layout.input is not None:
+        if not layout.input.fits(value.shape, records):
+            raise UnseenPath
+        if "weight" in use.targets:
+            given = _widened(layout.input.records_first(value.detach(), records))
+    return Pair(given, _widened(layout.output.records_first(grad, records)), tuple(use.targets))
 
 
 def _widened(value: Tensor) -> Tensor:
-    return value if not value.is_floating_point() else value.to(accumulation_dtype(value.dtype))
+    return value.to(accumulation_dtype(value.dtype)) if value.is_floating_point() else value
 
 
 def _pieces(uses: Sequence[Use], grads: Sequence[Tensor | None], blueprint: Blueprint, records: int) -> list[Piece]:
     """Pairs with the records first, one piece per set of parameters; several uses of one parameter stay together."""
-    by_target: defaultdict[Target, list[tuple[Rule, Pair, str]]] = defaultdict(list)
-    singles: list[tuple[Rule, Pair, Mapping[str, Target]]] = []
-    uses_of: defaultdict[Target, int] = defaultdict(int)
-    for use in uses:
-        for target in use.targets.values():
-            uses_of[target] += 1
+    uses_of = Counter(target for use in uses for target in use.targets.values())
+    pieces: list[Piece] = []
+    shared: defaultdict[Target, list[tuple[Rule, Pair]]] = defaultdict(list)
     for use, grad in zip(uses, grads, strict=False):
         if grad is None:  # the loss does not depend on this use
             continue
         pair = _pair(use, grad, blueprint, records)
         alone = tuple(slot for slot in pair.slots if uses_of[use.targets[slot]] == 1)
         if alone:
-            singles.append((use.rule, pair.only(alone), {slot: use.targets[slot] for slot in alone}))
+            pieces.append(Piece(((use.rule, pair.only(alone)),), {slot: use.targets[slot] for slot in alone}))
         for slot in pair.slots:
             if slot not in alone:
-                by_target[use.targets[slot]].append((use.rule, pair.only((slot,)), slot))
-    pieces = [Piece(((rule, pair),), targets) for rule, pair, targets in singles]
-    for target, several in by_target.items():
-        slots = {slot for _, _, slot in several}
-        slot = next(iter(slots))
+                shared[use.targets[slot]].append((use.rule, pair.only((slot,))))
+    for target, several in shared.items():
+        slots = {slot for _, pair in several for slot in pair.slots}
         if len(slots) > 1:
             raise InputError(
                 f"{target.name} is used as a weight in one place and as a bias in another.",
                 fix="Give the two places parameters of their own.",
             )
-        pieces.append(Piece(_joined([(rule, pair) for rule, pair, _ in several]), {slot: target}))
+        pieces.append(Piece(_joined(several), {slots.pop(): target}))
     return pieces
 
 
