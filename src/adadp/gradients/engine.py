@@ -1,4 +1,4 @@
-"""Per-example gradients of a model, without making them: norms, weighted and clamped sums of a batch of records."""
+"""Per-example gradients of a model, without making them: norms and weighted sums of a batch of records."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ class GradientEngine:
     a path that was not seen then            its records are computed one at a time
     =======================================  =========================================================================
 
-    The backward pass goes through activations only: parameter gradients are never computed by autograd, and per-example
-    gradients never exist where a closed form does.
+    The backward pass goes through activations only, and per-example gradients never exist where a closed form does.
     """
 
     def __init__(

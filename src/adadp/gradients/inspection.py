@@ -55,6 +55,11 @@ class Blueprint:
     """What rounding a gradient of a batch and of a record alone may differ by, over its length."""
 
     @property
+    def inner(self) -> tuple[Region, ...]:
+        """The regions that are modules of the model."""
+        return tuple(region for region in self.regions if not isinstance(region.module, LossModule))
+
+    @property
     def generic(self) -> frozenset[str]:
         """Names of the parameters that go the generic way."""
         return frozenset(name for region in self.regions for name in region.parameters.values())

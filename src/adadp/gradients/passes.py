@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from adadp.gradients.capture import Capture, Piece, accumulation_dtype, full_pre
 from adadp.gradients.inspection import Blueprint, check_losses
 from adadp.gradients.probe_records import Loss, check_leading
 from adadp.gradients.recorder import Recorder, Target, Use
-from adadp.gradients.regions import Call, CallCollector, LossModule, Region, UnseenPath, autocast_dtype, check_unchanged
+from adadp.gradients.regions import CallCollector, Region, UnseenPath, autocast_dtype, check_unchanged, hooked
 from adadp.gradients.rule import Pair, Rule
 
 
@@ -32,40 +32,32 @@ def run_batch(
     if blueprint.all_alone:
         return run_alone(parameters, batch, blueprint.regions[0])
     recorder = Recorder(parameters, skip=blueprint.generic)
-    collectors = [CallCollector() for _ in blueprint.regions]
-    inner = [
-        (region, collector)
-        for region, collector in zip(blueprint.regions, collectors, strict=True)
-        if not isinstance(region.module, LossModule)
-    ]
-    handles = [region.module.register_forward_hook(collector, with_kwargs=True) for region, collector in inner]
-    try:
-        with torch.enable_grad(), recorder:
-            losses = check_losses(loss(model, *batch), records)
-    finally:
-        for handle in handles:
-            handle.remove()
-    for region, collector in inner:
-        check_unchanged(region.path, collector.calls)
+    collectors = {region.path: CallCollector() for region in blueprint.inner}
+    hooks = [(region, collectors[region.path]) for region in blueprint.inner]
+    with hooked(hooks), torch.enable_grad(), recorder:
+        losses = check_losses(loss(model, *batch), records)
+    for path, collector in collectors.items():
+        check_unchanged(path, collector.calls)
     for use in recorder.uses:
         use.checked_input()
     if recorder.others or recorder.calls_made not in blueprint.calls_made:
         raise UnseenPath
     edges = [use.edge for use in recorder.uses]
-    edges += [edge for collector in collectors for call in collector.calls for edge in call.edges if edge is not None]
-    grads: Sequence[Tensor | None] = ()
-    if edges:
-        grads = torch.autograd.grad(losses.sum(), edges, allow_unused=True)
+    calls = [call for collector in collectors.values() for call in collector.calls]
+    edges += [edge for call in calls for edge in call.edges if edge is not None]
+    grads = torch.autograd.grad(losses.sum(), edges, allow_unused=True) if edges else ()
     autocast = autocast_dtype([losses])
     with full_precision(losses.device):
         pieces = _pieces(recorder.uses, grads, blueprint, records)
         rest = iter(grads[len(recorder.uses) :])
         generic: dict[str, Tensor] = {}
-        for region, collector in zip(blueprint.regions, collectors, strict=True):
-            if isinstance(region.module, LossModule):
+        for region in blueprint.regions:
+            if region.path not in collectors:
                 generic |= region.of_the_loss(batch, losses.device, autocast)
-            else:
-                generic |= region.per_example(collector.calls, _output_grads(collector.calls, rest), records)
+                continue
+            calls = collectors[region.path].calls
+            output_grads = [[None if edge is None else next(rest) for edge in call.edges] for call in calls]
+            generic |= region.per_example(calls, output_grads, records)
         return Capture(parameters, [*pieces, *given(generic)], records)
 
 
@@ -75,10 +67,6 @@ def run_alone(parameters: Mapping[str, nn.Parameter], batch: Sequence[Any], regi
     with torch.no_grad():
         gradients = region.of_the_loss(batch, first.device, autocast_dtype([first]))
     return Capture(parameters, given(gradients), check_leading(batch))
-
-
-def _output_grads(calls: Sequence[Call], grads: Iterator[Tensor | None]) -> list[list[Tensor | None]]:
-    return [[None if edge is None else next(grads) for edge in call.edges] for call in calls]
 
 
 def _pair(use: Use, grad: Tensor, blueprint: Blueprint, records: int) -> Pair:
