@@ -34,7 +34,7 @@ CORE: dict[str, set[str]] = {
     "sampling": {"errors", "checks", "events", "randomness"},
     "clipping": {"errors", "checks", "registry"},
     "noise": {"errors", "checks", "randomness"},
-    "gradients": {"errors", "checks"},
+    "gradients": {"errors", "checks", "registry"},
     "input_bound": {"checks"},
     "records": {"errors", "input_bound"},
     "losses": {"errors"},

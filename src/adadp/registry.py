@@ -1,8 +1,8 @@
 """Parts by name: ours, those of installed packages, and those in a file of the user's own, all found the same way.
 
 A package offers a part by an entry point in one of the groups ``adadp.methods``, ``adadp.clip_rules``,
-``adadp.features``, ``adadp.accountants`` and ``adadp.commands``. Without a package a part is named by where it is
-defined: ``package.module:Mine``, or ``folder/file.py:Mine``.
+``adadp.features``, ``adadp.accountants``, ``adadp.gradient_rules`` and ``adadp.commands``. Without a package a part is
+named by where it is defined: ``package.module:Mine``, or ``folder/file.py:Mine``.
 
     name of a built-in part or an entry point   that part
     module:Name, file.py:Name                   the object of that name, which must be of the right type

@@ -19,7 +19,8 @@ from adadp.app.config import TrainConfig
 from adadp.app.resolve import resolve
 from adadp.clipping.base import SLACK
 from adadp.errors import InputError
-from adadp.gradients import Capture, boxes, loop_gradients
+from adadp.gradients import Capture, loop_gradients
+from adadp.lab.methods import clamped
 from adadp.lab.methods.dpopt import DpOpt
 from adadp.lab.methods.dpopt_scales import ShapedScales
 from adadp.ledger import PlannedBudget
@@ -39,7 +40,7 @@ SEED = 11
 @pytest.fixture(autouse=True)
 def without_compiler(monkeypatch):
     """Compiling takes seconds, and has tests of its own."""
-    monkeypatch.setattr(boxes, "_compiled_kernel", lambda: None)
+    monkeypatch.setattr(clamped, "_compiled_kernel", lambda: None)
 
 
 def mlp() -> nn.Module:

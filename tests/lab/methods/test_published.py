@@ -18,7 +18,7 @@ from adadp.app.optimizers.adaptive_rate import AdaptiveRate
 from adadp.app.report.certificate import make_certificate, plain_words
 from adadp.app.runs.optimizer_state import flatten_optimizer, restore_optimizer
 from adadp.errors import InputError
-from adadp.gradients import boxes
+from adadp.lab.methods import clamped
 from adadp.lab.methods.published import AdadpPublished, Adal, Adan
 from adadp.ledger import PlannedBudget, read_ledger
 from adadp.losses import cross_entropy
@@ -37,7 +37,7 @@ READINGS = [
 @pytest.fixture(autouse=True)
 def without_compiler(monkeypatch):
     """Compiling takes seconds, and has tests of its own."""
-    monkeypatch.setattr(boxes, "_compiled_kernel", lambda: None)
+    monkeypatch.setattr(clamped, "_compiled_kernel", lambda: None)
 
 
 def mlp() -> nn.Module:

@@ -102,7 +102,7 @@ def fit(
     public: choose it from what the numbers mean. Without one it is [-1e6, 1e6]. Labels, the last part of ``data``, are
     brought into [-1e6, 1e6] in any case.
 
-    Before it sees a record of ``data``, the model is looked over with made-up records. ``example`` are two or more
+    Before it sees a record of ``data``, the model is looked over with probe records. ``example`` are two or more
     public records to take instead, in the form of ``data``, for models that only take sensible ones.
 
     ``noise_schedule``, ``clip_norm_schedule``, ``lr`` and ``batch_size`` may change over the epochs: a schedule, its

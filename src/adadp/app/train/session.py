@@ -71,7 +71,7 @@ def train(
     takes such records.
     ``encoder`` says, as JSON, how files become records; it is kept with the run. ``validation`` is public data for the
     looks of a validation schedule, where the configuration does not keep records of ``data`` aside for them.
-    ``example`` are public records that the model is looked over with in place of made-up ones.
+    ``example`` are public records that the model is looked over with in place of probe records.
     """
     config = spec.config
     check_board(config, out)

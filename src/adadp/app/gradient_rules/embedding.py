@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from adadp.gradients.rules.base import Pair, Rule, Scales, Sums, scale_rows, square_norm
+from adadp.gradients.readers import Reading
+from adadp.gradients.rule import Pair, Rule, Scales, Sums, scale_rows, square_norm
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,11 @@ class EmbeddingRule(Rule):
     def _offsets(self, pair: Pair) -> Tensor:
         """A table of its own for every record."""
         return torch.arange(pair.records, device=pair.output_grad.device).unsqueeze(1) * self.rows
+
+
+def _embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *_: Any, **__: Any) -> Reading:
+    padding = padding_idx if padding_idx is None or padding_idx >= 0 else weight.shape[0] + padding_idx
+    return Reading(EmbeddingRule(weight.shape[0], padding), input, {"weight": weight})
+
+
+READERS = {F.embedding: _embedding}

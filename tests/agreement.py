@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from adadp.gradients import GradientEngine, loop_gradients
+from adadp.lab.methods.clamped import clamped_sums, square_sums
 
 
 class Made(nn.Module):
@@ -83,7 +84,7 @@ def compare(engine, batch, *, rtol=1e-4, clamp=True, expected=None):
             name: torch.rand_like(parameters[name], dtype=norms.dtype).detach() * (largest**0.5 / 10)
             for name in engine.names
         }
-        clamped = capture.clamped_sums(bounds)
+        clamped = clamped_sums(capture, bounds)
         for name in engine.names:
             close(
                 clamped[name], sum(torch.clamp(row[name], -bounds[name], bounds[name]) for row in rows), rtol, largest
@@ -113,7 +114,7 @@ def compare_scaled(capture, engine, rows, rtol):
         largest = float(want.max()) or 1.0
         got = capture.square_norms(groups, inverse).double()
         torch.testing.assert_close(got, want, rtol=2 * rtol, atol=1e-12 + rtol * 1e-4 * largest)
-    squares = capture.square_sums()
+    squares = square_sums(capture)
     for name in engine.names:
         total = sum(row[name].double().square() for row in rows)
         close(squares[name], total, 2 * rtol, max(float(total.max()), 1e-30) ** 2)

@@ -1,19 +1,91 @@
-"""Sums of clamped outer products, fused by the compiler so that no per-example gradient is written to memory."""
+"""Sums over records of gradients that are clamped to a box, or squared, coordinate by coordinate.
+
+For linear layers the clamped products are fused by the compiler, so that no per-example gradient is written to memory.
+"""
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+
+from adadp.app.gradient_rules.linear import LinearRule
+from adadp.errors import InputError
+from adadp.gradients import Capture
+from adadp.gradients.capture import Piece
+from adadp.gradients.rule import Pair, Sums
 
 _VECTOR = 16
 """Each half of the records is padded to a multiple of this with zeros, whose clamped products are zero: whole vectors,
 aligned with cache lines."""
 _EAGER_ELEMENTS = 1 << 19
 """Numbers at a time without a compiler: what stays in a cache (twice as fast as eight times as many)."""
+
+
+def clamped_sums(capture: Capture, bounds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Sum over records of the gradient clamped to the box [-bound, bound], coordinate by coordinate.
+
+    ``bounds`` has a tensor of the parameter's shape, nowhere negative, for every trained parameter.
+    """
+    for name, parameter in capture.parameters.items():
+        if name not in bounds or bounds[name].shape != parameter.shape:
+            raise InputError(
+                f"The box has no bounds of shape {tuple(parameter.shape)} for {name}.",
+                why="A coordinate without a bound would be released without one.",
+                fix="Give a tensor of bounds, of the parameter's shape, for every trained parameter.",
+            )
+
+    def clamped(piece: Piece) -> Sums:
+        box = {slot: target.of(bounds[target.name]) for slot, target in piece.targets.items()}
+        product = _one_product(piece)
+        if product is None:
+            return _sum(piece, lambda slot, grads: torch.clamp(grads, -box[slot], box[slot]))
+        rule, a, pair = product
+        sums = {}
+        if "weight" in pair.slots:
+            left, right = (a, pair.output_grad) if rule.transposed else (pair.output_grad, a)
+            sums["weight"] = clamped_products(left, right, box["weight"])
+        if "bias" in pair.slots:
+            sums["bias"] = torch.clamp(pair.output_grad, -box["bias"], box["bias"]).sum(0)
+        return sums
+
+    return capture.sums(clamped)
+
+
+def square_sums(capture: Capture) -> dict[str, Tensor]:
+    """Sum over records of the squared gradient, coordinate by coordinate."""
+
+    def squared(piece: Piece) -> Sums:
+        product = _one_product(piece)
+        if product is None:
+            return _sum(piece, lambda _, grads: grads.square())
+        rule, a, pair = product  # the square of a product is the product of the squares
+        squares = Pair(a.square(), pair.output_grad.square(), pair.slots)
+        return rule.weighted_sum(squares, pair.output_grad.new_ones(pair.records))
+
+    return capture.sums(squared)
+
+
+def _one_product(piece: Piece) -> tuple[LinearRule, Tensor, Pair] | None:
+    """Rule, input and pair of a linear layer used once, on one vector per record: its gradient is one product."""
+    if piece.closed_form is not None:
+        rule, pair = piece.closed_form
+        if isinstance(rule, LinearRule) and pair.input is not None and pair.output_grad.dim() == 2:
+            return rule, pair.input, pair
+    return None
+
+
+def _sum(piece: Piece, change: Callable[[str, Tensor], Tensor]) -> Sums:
+    """The sum over records of ``change`` of each record's gradient."""
+    total: Sums = {}
+    for part in piece.per_example():
+        for slot, grads in part.items():
+            value = change(slot, grads).sum(0)
+            total[slot] = total[slot] + value if slot in total else value
+    return total
 
 
 @torch.no_grad()  # always: code compiled with a graph is other code

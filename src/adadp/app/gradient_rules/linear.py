@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from adadp.gradients.rules.base import (
+from adadp.gradients.readers import Reader, Reading
+from adadp.gradients.rule import (
     Pair,
     Rule,
     Scales,
@@ -118,6 +122,12 @@ class LinearRule(Rule):
             sums["bias"] = weigh(_summed(d), weights)
         return sums
 
+    def joined(self, pairs: Sequence[Pair]) -> Pair:
+        """A linear layer called several times is one linear layer over all positions: its closed forms hold again."""
+        grads = torch.cat([_positions(pair.output_grad) for pair in pairs], dim=1)
+        inputs = [_positions(pair.input) for pair in pairs if pair.input is not None]
+        return Pair(None if pairs[0].input is None else torch.cat(inputs, dim=1), grads, pairs[0].slots)
+
 
 def gram_square_norm(a: Tensor, d: Tensor) -> Tensor:
     """|sum_t d_t a_t^T|^2 = sum_{t,s} (a_t . a_s)(d_t . d_s) for ``[records, positions, width]``, never too small.
@@ -185,3 +195,23 @@ def _summed(rows: Tensor) -> Tensor:
 def _input(pair: Pair) -> Tensor:
     assert pair.input is not None
     return pair.input
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Reading | None:
+    if weight.dim() != 2 or input.dim() < 2:
+        return None
+    return Reading(LinearRule(), input, {"weight": weight, "bias": bias})
+
+
+def _matmul(input: Tensor, other: Tensor) -> Reading | None:
+    if other.dim() != 2 or input.dim() < 2:
+        return None
+    return Reading(LinearRule(transposed=True), input, {"weight": other})
+
+
+READERS: dict[Callable[..., Any], Reader] = {
+    F.linear: _linear,
+    torch.matmul: _matmul,
+    torch.mm: _matmul,
+    Tensor.matmul: _matmul,
+}

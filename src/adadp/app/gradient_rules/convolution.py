@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adadp.gradients.rules.base import (
+from adadp.app.gradient_rules.linear import gram_square_norm
+from adadp.gradients.readers import Reader, Reading
+from adadp.gradients.rule import (
     Pair,
     Rule,
     Scales,
@@ -21,7 +26,6 @@ from adadp.gradients.rules.base import (
     square_norm,
     weigh,
 )
-from adadp.gradients.rules.linear import gram_square_norm
 
 
 @dataclass(frozen=True)
@@ -42,15 +46,15 @@ class ConvolutionRule(Rule):
     def working_size(self, pair: Pair) -> int:
         if "weight" not in pair.slots:
             return pair.output_grad.shape[1]
-        positions = _product(self._sides(pair)[1].shape[2:])
-        return _product(self.weight_shape[1:]) * (self.weight_shape[0] + self.groups * positions)
+        positions = math.prod(self._sides(pair)[1].shape[2:])
+        return math.prod(self.weight_shape[1:]) * (self.weight_shape[0] + self.groups * positions)
 
     def instantiates(self, pair: Pair) -> bool:
         """By multiplications per record and group: two Gram matrices over the positions, or the product itself."""
         if "weight" not in pair.slots:
             return True
-        positions = _product(self._sides(pair)[1].shape[2:])
-        patch, channels = _product(self.weight_shape[1:]), self.weight_shape[0] // self.groups
+        positions = math.prod(self._sides(pair)[1].shape[2:])
+        patch, channels = math.prod(self.weight_shape[1:]), self.weight_shape[0] // self.groups
         return positions * (patch + channels) >= patch * channels
 
     def per_example(self, pair: Pair) -> Sums:
@@ -162,11 +166,75 @@ def unfold(
         ),
         image.storage_offset(),
     )
-    return view.reshape(image.shape[0], image.shape[1] * _product(kernel), _product(positions))
+    return view.reshape(image.shape[0], image.shape[1] * math.prod(kernel), math.prod(positions))
 
 
-def _product(sizes: tuple[int, ...]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
+def _convolution(dimensions: int) -> Callable[..., Reading | None]:
+    def read(  # noqa: PLR0917 - the signature is torch's
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | str | tuple[int, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+    ) -> Reading | None:
+        if input.dim() != dimensions + 2:
+            return None
+        dilations = _each(dilation, dimensions)
+        if padding == "valid":
+            padding = 0
+        if padding == "same":
+            total = [d * (k - 1) for d, k in zip(dilations, weight.shape[2:], strict=True)]
+            padding = tuple(side // 2 for side in total)
+            if any(side % 2 for side in total):  # the far side is padded by one more
+                input = F.pad(input.detach(), [more for side in reversed(total) for more in (0, side % 2)])
+        assert not isinstance(padding, str)
+        rule = ConvolutionRule(
+            tuple(weight.shape), _each(stride, dimensions), _each(padding, dimensions), dilations, groups
+        )
+        return Reading(rule, input, {"weight": weight, "bias": bias}, batch_first_only=True)
+
+    return read
+
+
+def _transposed_convolution(dimensions: int) -> Callable[..., Reading | None]:
+    def read(  # noqa: PLR0917 - the signature is torch's
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, ...] = 0,  # noqa: ARG001 - seen in the shape of the output
+        groups: int = 1,
+        dilation: int | tuple[int, ...] = 1,
+    ) -> Reading | None:
+        if input.dim() != dimensions + 2:
+            return None
+        rule = ConvolutionRule(
+            tuple(weight.shape),
+            _each(stride, dimensions),
+            _each(padding, dimensions),
+            _each(dilation, dimensions),
+            groups,
+            transposed=True,
+        )
+        return Reading(rule, input, {"weight": weight, "bias": bias}, batch_first_only=True)
+
+    return read
+
+
+def _each(value: int | tuple[int, ...], dimensions: int) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * dimensions
+    return tuple(value) * dimensions if len(value) == 1 else tuple(value)
+
+
+READERS: dict[Callable[..., Any], Reader] = {
+    F.conv1d: _convolution(1),
+    F.conv2d: _convolution(2),
+    F.conv3d: _convolution(3),
+    F.conv_transpose1d: _transposed_convolution(1),
+    F.conv_transpose2d: _transposed_convolution(2),
+    F.conv_transpose3d: _transposed_convolution(3),
+}

@@ -1,9 +1,9 @@
-"""What a layer rule must offer, and what follows from it for every rule."""
+"""What a rule for one kind of layer must offer, and what follows from it for every rule."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +11,6 @@ from torch import Tensor
 
 Sums = dict[str, Tensor]
 """Slot of a parameter in its layer ("weight", "bias") to a tensor."""
-
-
 Scales = Mapping[str, Tensor] | None
 """Slot of a parameter to what its gradient is multiplied with, of a shape that broadcasts to it; None: nothing."""
 
@@ -37,26 +35,20 @@ class Pair:
         """The same use for some of its parameters."""
         return self if slots == self.slots else Pair(self.input, self.output_grad, slots)
 
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Pair:
+        """The same use with other rows, or fewer: ``change`` is given the input and the output gradient."""
+        return Pair(None if self.input is None else change(self.input), change(self.output_grad), self.slots)
+
     def rows(self, start: int, stop: int) -> Pair:
         """The same use for records ``start`` to ``stop``."""
-        part = None if self.input is None else self.input[start:stop]
-        return Pair(part, self.output_grad[start:stop], self.slots)
-
-    def picked(self, rows: Tensor) -> Pair:
-        """The same use for the records at ``rows``."""
-        return Pair(None if self.input is None else self.input[rows], self.output_grad[rows], self.slots)
-
-    def without(self, bad: Tensor) -> Pair:
-        """The same use with the records marked in ``bad`` blanked: zeros in, zeros out."""
-        return Pair(None if self.input is None else blank(self.input, bad), blank(self.output_grad, bad), self.slots)
+        return self.changed(lambda side: side[start:stop])
 
 
 class Rule(ABC):
     """How the parameter gradients of one kind of layer follow from the pair (input, output gradient).
 
     A rule is made for one use and holds its settings (stride, shape of the weight, ...). ``per_example`` defines it.
-    Where ``instantiates`` is False the other two are closed forms that need no per-example gradients, and agree with
-    them.
+    Where ``instantiates`` is False, ``square_norms`` and ``weighted_sum`` are closed forms that agree with it.
     """
 
     @abstractmethod
@@ -85,6 +77,10 @@ class Rule(ABC):
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
         """The sum over records of weight times gradient, of the parameter's shape."""
         return weigh_all(instances(self, pair), weights, pair.slots)
+
+    def joined(self, pairs: Sequence[Pair]) -> Pair | None:  # noqa: ARG002
+        """One pair that stands for several uses of one parameter by this very rule; None: they stay apart."""
+        return None
 
 
 _CPU_SLICE, _GPU_SLICE = 1 << 19, 1 << 26
@@ -154,8 +150,3 @@ def weigh(grads: Tensor, weights: Tensor) -> Tensor:
     """The weighted sum over records of ``[records, *shape]``."""
     flat = grads.reshape(grads.shape[0], -1)
     return torch.mv(flat.t(), weights.to(grads.dtype)).view(grads.shape[1:])
-
-
-def blank(rows: Tensor, bad: Tensor) -> Tensor:
-    """``rows`` with zeros for the records marked in ``bad``."""
-    return rows.masked_fill(bad.view(-1, *[1] * (rows.dim() - 1)), 0)

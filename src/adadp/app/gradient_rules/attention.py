@@ -7,13 +7,14 @@ the same arguments, through ``linear`` and ``scaled_dot_product_attention``; tes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Part = Callable[[Tensor, int, int], Tensor]
+from adadp.gradients.readers import Part, WrittenOut
 
 
 def attention(  # noqa: PLR0917 - the signature is multi_head_attention_forward's
@@ -38,8 +39,8 @@ def attention(  # noqa: PLR0917 - the signature is multi_head_attention_forward'
     q_proj_weight: Tensor | None = None,
     k_proj_weight: Tensor | None = None,
     v_proj_weight: Tensor | None = None,
-    static_k: Tensor | None = None,
-    static_v: Tensor | None = None,
+    static_k: Tensor | None = None,  # noqa: ARG001 - see _attention
+    static_v: Tensor | None = None,  # noqa: ARG001
     average_attn_weights: bool = True,
     is_causal: bool = False,  # noqa: ARG001 - a hint about attn_mask, which must be given with it
     *,
@@ -49,8 +50,6 @@ def attention(  # noqa: PLR0917 - the signature is multi_head_attention_forward'
 
     ``part(parameter, start, stop)`` gives rows of a packed projection.
     """
-    if query.dim() != 3 or static_k is not None or static_v is not None:
-        raise NotImplementedError("attention without a batch dimension, or with static keys and values")
     length, records, width = query.shape
     heads, head_width = num_heads, embed_dim_to_check // num_heads
     if in_proj_weight is not None and query is key and key is value:
@@ -114,3 +113,13 @@ def _additive(mask: Tensor, like: Tensor) -> Tensor:
 def _widened(mask: Tensor | None) -> Tensor | None:
     """One more key that everybody may look at."""
     return None if mask is None else F.pad(mask, (0, 1))
+
+
+def _attention(query: Tensor, *args: Any, **kwargs: Any) -> WrittenOut | None:
+    """Written out, unless there is no batch dimension or keys and values are static."""
+    if query.dim() != 3 or kwargs.get("static_k") is not None or kwargs.get("static_v") is not None:
+        return None
+    return WrittenOut(partial(attention, query, *args, **kwargs))
+
+
+READERS = {F.multi_head_attention_forward: _attention}

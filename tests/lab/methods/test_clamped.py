@@ -9,7 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadp.gradients import boxes
+from adadp.lab.methods import clamped
+
+
+@pytest.fixture(autouse=True)
+def without_compiler(request, monkeypatch):
+    """Compiling takes seconds."""
+    if "compiled" not in request.fixturenames:
+        monkeypatch.setattr(clamped, "_compiled_kernel", lambda: None)
+
+
+@pytest.fixture
+def compiled():
+    """Asks for the compiled kernel."""
 
 
 def plain(left, right, bound):
@@ -31,15 +43,15 @@ def sides(records, rows, columns, dtype=torch.float32):
 )
 def test_without_a_compiler(records, rows, columns, dtype):
     left, right, bound = sides(records, rows, columns, dtype)
-    got = boxes.clamped_products(left, right, bound)
+    got = clamped.clamped_products(left, right, bound)
     assert got.dtype == dtype
     torch.testing.assert_close(got, plain(left, right, bound), rtol=1e-5, atol=1e-5)
 
 
 def test_without_a_compiler_in_several_slices(monkeypatch):
-    monkeypatch.setattr(boxes, "_EAGER_ELEMENTS", 50)
+    monkeypatch.setattr(clamped, "_EAGER_ELEMENTS", 50)
     left, right, bound = sides(11, 4, 5)
-    torch.testing.assert_close(boxes.clamped_products(left, right, bound), plain(left, right, bound))
+    torch.testing.assert_close(clamped.clamped_products(left, right, bound), plain(left, right, bound))
 
 
 def hard(records, rows, columns, dtype=torch.float32):
@@ -57,7 +69,7 @@ def hard(records, rows, columns, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_hard_bounds_without_a_compiler(dtype):
     left, right, bound, want = hard(30, 17, 9, dtype)
-    torch.testing.assert_close(boxes.clamped_products(left, right, bound), want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(clamped.clamped_products(left, right, bound), want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("compiled")
@@ -65,14 +77,14 @@ def test_hard_bounds_without_a_compiler(dtype):
 @pytest.mark.parametrize("records", [0, 1, 31, 32, 33, 300])
 @pytest.mark.parametrize(("rows", "columns"), [(17, 9), (40, 40)])
 def test_compiled(records, rows, columns, dtype):
-    if boxes._compiled_kernel() is None:
+    if clamped._compiled_kernel() is None:
         pytest.skip("no compiler here")
     left, right, bound, want = hard(records, rows, columns, dtype)
-    got = boxes.clamped_products(left, right, bound)
+    got = clamped.clamped_products(left, right, bound)
     assert got.dtype == dtype
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     strided = [side.t().contiguous().t() for side in (left, right, bound)]
-    torch.testing.assert_close(boxes.clamped_products(*strided), want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(clamped.clamped_products(*strided), want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("compiled")
@@ -80,7 +92,7 @@ def test_compiled(records, rows, columns, dtype):
 def test_one_row_or_column(rows, columns):
     left, right, bound = sides(50, rows, columns)
     want = plain(left, right, bound)
-    torch.testing.assert_close(boxes.clamped_products(left, right, bound), want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(clamped.clamped_products(left, right, bound), want, rtol=1e-5, atol=1e-5)
 
 
 @settings(max_examples=50, deadline=None)
@@ -91,29 +103,29 @@ def test_one_row_or_column(rows, columns):
 )
 def test_integers_clamp_as_floats_do(value, box, sign):
     values, bounds = torch.tensor([value * sign]), torch.tensor([box])
-    assert torch.equal(boxes._clamp(values, bounds), torch.clamp(values, -bounds, bounds))
+    assert torch.equal(clamped._clamp(values, bounds), torch.clamp(values, -bounds, bounds))
 
 
 @pytest.mark.usefixtures("compiled")
 def test_one_compiled_kernel_serves_all_sizes():
     """Poisson batches change size every step, and compiling takes seconds."""
     torch.compiler.reset()  # forgets what other tests had compiled
-    boxes._compiled_kernel.cache_clear()
-    boxes.clamped_products(*sides(8, 1, 1))
-    if boxes._compiled_kernel() is None:
+    clamped._compiled_kernel.cache_clear()
+    clamped.clamped_products(*sides(8, 1, 1))
+    if clamped._compiled_kernel() is None:
         pytest.skip("no compiler here")
     with torch.compiler.set_stance("fail_on_recompile"):
         for records in (1, 2, 3, 16, 96, 97, 200):
             for rows, columns in ((5, 6), (6, 5), (16, 16), (2, 48), (100, 7), (1, 8), (8, 1)):
                 left, right, bound = sides(records, rows, columns)
                 want = plain(left, right, bound)
-                torch.testing.assert_close(boxes.clamped_products(left, right, bound), want, rtol=1e-5, atol=1e-5)
+                torch.testing.assert_close(clamped.clamped_products(left, right, bound), want, rtol=1e-5, atol=1e-5)
 
 
 WITHOUT = """
 import warnings
 import torch
-from adadp.gradients.boxes import clamped_products
+from adadp.lab.methods.clamped import clamped_products
 left, right, bound = torch.randn(7, 5), torch.randn(7, 3), torch.rand(5, 3)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
