@@ -11,7 +11,8 @@ import math
 import matplotlib
 from harness import RESULTS, ROOT
 
-from adadp.accounting import accountant, repetitions_for, smallest_noise
+from adadp.accounting import accountant, repetitions_for
+from adadp.app.accounting.calibrate import smallest_noise
 from adadp.errors import InputError
 from adadp.events import BestOf, Event, GaussianRelease, PoissonSampled, Repeated
 

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from adadp import Plan, accountant
-from adadp.accounting import EpsilonTarget, RhoTarget
+from adadp.app.accounting.plans import plan_for, scaled_to
+from adadp.app.accounting.targets import EpsilonTarget, RhoTarget
 from adadp.clipping import Flat
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import (
@@ -74,7 +75,7 @@ def test_a_rule_with_a_release_of_its_own_is_charged_on_the_same_batch():
 @pytest.mark.parametrize("shape", [None, "exp:s0=1,k=0.05", "step:s0=1,k=0.5,period=3"])
 @pytest.mark.parametrize("sampling", ["poisson", "fixed", "reshuffle"])
 def test_a_calibrated_plan_lands_on_its_budget(clip_norm, shape, sampling):
-    plan = Plan.for_budget(
+    plan = plan_for(
         epsilon=3.0,
         delta=1e-5,
         epochs=6,
@@ -164,7 +165,7 @@ def test_bad_plans_are_refused(change, message):
 
 def test_a_budget_that_no_noise_meets_is_refused():
     with pytest.raises(UnreachableTarget):
-        Plan.for_budget(epsilon=0.01, delta=1e-5, steps=5, clip_norm=QUANTILE, **SHAPE)
+        plan_for(epsilon=0.01, delta=1e-5, steps=5, clip_norm=QUANTILE, **SHAPE)
 
 
 # Batches, clip bounds and noise over the epochs ----------------------------------------------------------------------
@@ -238,7 +239,7 @@ def test_noise_is_scaled_as_a_whole_to_the_least_that_fits(sampling, shape):
     noise = parse_schedule(shape)
     draft = Plan.of_noise(noise=noise, epochs=4, batch_size_schedule=LOTS, sampling=sampling, before=(20.0,), **SHAPE)
     target = EpsilonTarget(2.0, 1e-5, accountant("zcdp" if sampling == "reshuffle" else "rdp"))
-    plan = draft.scaled_to(target)
+    plan = scaled_to(draft, target)
     scale = plan.noise.value_at(0) / noise.value_at(0)
     assert plan.noise.values(4) == pytest.approx([scale * each for each in noise.values(4)])
     assert 2 * (1 - 1e-5) < target.cost(plan.event()) <= 2
@@ -248,15 +249,15 @@ def test_noise_is_scaled_as_a_whole_to_the_least_that_fits(sampling, shape):
 
 def test_noise_is_scaled_to_a_rho_in_closed_form():
     draft = Plan.of_noise(noise=parse_schedule("piecewise:0=1,1=2"), epochs=3, sampling="reshuffle", **SHAPE)
-    plan = draft.scaled_to(RhoTarget(0.5))
+    plan = scaled_to(draft, RhoTarget(0.5))
     assert plan.noise.value_at(0) == pytest.approx((0.5 * (1 + 2 / 4) / 0.5) ** 0.5, rel=1e-6)
 
 
 def test_a_target_that_is_spent_ahead_is_refused():
     draft = Plan.of_noise(noise=1.0, epochs=3, sampling="reshuffle", before=(1.0,), **SHAPE)
     with pytest.raises(InputError, match=r"costs all of rho 0.5"):
-        draft.scaled_to(RhoTarget(0.5))
-    assert draft.scaled_to(RhoTarget(0.51)).noise.value_at(0) > 10
+        scaled_to(draft, RhoTarget(0.5))
+    assert scaled_to(draft, RhoTarget(0.51)).noise.value_at(0) > 10
 
 
 def test_other_noise_and_another_length():
@@ -282,7 +283,7 @@ def test_schedules_are_part_of_the_description():
 def test_a_budget_holds_for_growing_batches_and_a_falling_clip():
     batches, clips = parse_schedule("piecewise:0=100,2=200"), parse_schedule("poly:s0=1,k=1,s_end=0.5,period=4")
     shape = {"records": 1000, "batch_size": 100, "epochs": 4, "lots": batches, "clips": clips}
-    plan = Plan.for_budget(epsilon=2.0, delta=1e-5, noise_shape=parse_schedule("exp:s0=1,k=0.2"), **shape)
+    plan = plan_for(epsilon=2.0, delta=1e-5, noise_shape=parse_schedule("exp:s0=1,k=0.2"), **shape)
     assert 1.99 < plan.epsilon(1e-5).epsilon <= 2
     assert [plan.batch_size_at(step) for step in (0, 19, 20, 29)] == [100, 100, 200, 200]
     assert plan.clip_factor_at(plan.steps - 1) == 0.625

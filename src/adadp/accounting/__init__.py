@@ -12,12 +12,10 @@ from __future__ import annotations
 from adadp.accounting.answer import Answer, Status
 from adadp.accounting.base import Accountant
 from adadp.accounting.best_of import draw_count, repetitions_for
-from adadp.accounting.calibrate import Calibration, longest, longest_within_rho, most_repetitions, smallest_noise
 from adadp.accounting.filters import Filter, RdpFilter, ZcdpFilter, filter_like
 from adadp.accounting.pld import PldAccountant
 from adadp.accounting.renyi import MomentsAccountant, RdpAccountant
 from adadp.accounting.rounding import rounded_up
-from adadp.accounting.targets import EpsilonTarget, RhoTarget, Target
 from adadp.accounting.zcdp import SampledZcdpEstimate, ZcdpAccountant
 from adadp.registry import Registry
 
@@ -47,21 +45,13 @@ __all__ = [
     "ACCOUNTANTS",
     "Accountant",
     "Answer",
-    "Calibration",
-    "EpsilonTarget",
     "Filter",
     "RdpFilter",
-    "RhoTarget",
     "Status",
-    "Target",
     "ZcdpFilter",
     "accountant",
     "draw_count",
     "filter_like",
-    "longest",
-    "longest_within_rho",
-    "most_repetitions",
     "repetitions_for",
     "rounded_up",
-    "smallest_noise",
 ]

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from adadp.accounting import EpsilonTarget, RdpFilter, RhoTarget, ZcdpFilter
+from adadp.accounting import RdpFilter, ZcdpFilter
+from adadp.app.accounting.targets import EpsilonTarget, RhoTarget
 from adadp.app.config import TrainConfig
 from adadp.app.train.planning import decay_of, filter_of, plan_of, rate_of, target_of
 from adadp.clipping import Flat

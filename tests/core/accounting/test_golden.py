@@ -11,7 +11,8 @@ import math
 import mpmath
 import pytest
 
-from adadp.accounting import ACCOUNTANTS, Status, accountant, longest_within_rho, smallest_noise
+from adadp.accounting import ACCOUNTANTS, Status, accountant
+from adadp.app.accounting.calibrate import longest_within_rho, smallest_noise
 from adadp.app.accounting.run_shape import RunShape
 from adadp.events import Event, GaussianRelease, Neighbours, PoissonSampled, Repeated, ReshuffledEpoch, flatten
 from adadp.lab.accounting.strong import gaussian_delta

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from adadp.accounting.calibrate import smallest_noise
 from adadp.accounting.renyi import RdpAccountant
+from adadp.app.accounting.calibrate import smallest_noise
 from adadp.errors import InputError
 from adadp.events import BestOf, Event, Repetitions, compose
 

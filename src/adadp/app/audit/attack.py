@@ -9,6 +9,7 @@ from typing import Any
 
 from adadp import checks
 from adadp.accounting import Answer, accountant
+from adadp.app.accounting.plans import plan_for
 from adadp.app.audit.canary import Canary
 from adadp.app.audit.dirac import Dirac
 from adadp.app.audit.epsilon_bounds import LowerBound, lower_bound
@@ -175,7 +176,7 @@ def _experiments(attack: str, data: str, source_dir: str | None) -> list[Experim
 def _plan(epsilon: float | None, noise_multiplier: float | None, delta: float, **shape: Any) -> Plan:
     checks.delta(delta)
     if noise_multiplier is None:
-        return Plan.for_budget(epsilon=1.0 if epsilon is None else epsilon, delta=delta, **shape)
+        return plan_for(epsilon=1.0 if epsilon is None else epsilon, delta=delta, **shape)
     if epsilon is not None:
         raise InputError("Both epsilon and sigma were given.", why="One follows from the other.", fix="Give one.")
     return Plan.of_noise(

@@ -174,7 +174,7 @@ def calibrate(solve: str, accountant: str, as_json: bool, **options: Any) -> Non
 
 
 def _solve_noise(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
-    from adadp.accounting import smallest_noise
+    from adadp.app.accounting.calibrate import smallest_noise
     from adadp.schedules import Uniform
 
     _need(options, "solve sigma", needed=("epsilon", "delta"), barred=("rho", "noise_multiplier"))
@@ -193,7 +193,7 @@ def _solve_noise(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _solve_steps(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
-    from adadp.accounting import most_repetitions
+    from adadp.app.accounting.calibrate import most_repetitions
 
     _need(
         options,
@@ -214,7 +214,7 @@ def _solve_steps(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _solve_epochs(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
-    from adadp.accounting import longest, longest_within_rho
+    from adadp.app.accounting.calibrate import longest, longest_within_rho
     from adadp.schedules import Uniform
 
     _need(options, "solve epochs", needed=(), barred=("steps", "epochs"))

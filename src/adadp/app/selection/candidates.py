@@ -17,8 +17,9 @@ from collections.abc import Callable
 from decimal import ROUND_UP, Context
 
 from adadp.accounting import Status as Proof
-from adadp.accounting import accountant, smallest_noise
+from adadp.accounting import accountant
 from adadp.app import resolve
+from adadp.app.accounting.calibrate import smallest_noise
 from adadp.app.accounting.search_noise import noise_for_search
 from adadp.app.config import AUTO, TrainConfig
 from adadp.app.selection.settings import Setting

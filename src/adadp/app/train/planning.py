@@ -15,16 +15,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from adadp.accounting import (
-    EpsilonTarget,
-    Filter,
-    RdpFilter,
-    RhoTarget,
-    Target,
-    ZcdpFilter,
-    accountant,
-    smallest_noise,
-)
+from adadp.accounting import Filter, RdpFilter, ZcdpFilter, accountant
+from adadp.app.accounting.calibrate import smallest_noise
+from adadp.app.accounting.plans import refuse_spent, scaled_to
+from adadp.app.accounting.targets import EpsilonTarget, RhoTarget, Target
 from adadp.app.config import AUTO, TrainConfig, require_delta
 from adadp.app.features import ReleasedStage, Stage, features_text, parse_features, released_stages
 from adadp.clipping import ClipRule, clip_rule
@@ -75,12 +69,12 @@ def plan_of(config: TrainConfig, records: int) -> Plan:
         plan = draft.with_noise(schedule)
         _check_certifiable(plan, config)
         return plan
-    draft.refuse_spent(target)
+    refuse_spent(draft, target)
     if not has_length:
         return _longest(draft, noise.known(), target)
     if noise.unknown == "k":
         return draft.with_noise(noise.closed(_fastest(draft, noise, target)))
-    return draft.with_noise(noise.closed(1.0)).scaled_to(target)
+    return scaled_to(draft.with_noise(noise.closed(1.0)), target)
 
 
 def refuse_large_delta(config: TrainConfig, records: int) -> None:
@@ -256,7 +250,7 @@ def _first_noise(config: TrainConfig, draft: Plan, noise: ValidationDecay, has_l
     if not has_length:
         # The noise only falls, so no run is longer than that with the noise it begins with.
         limit = _limit(config, plan)
-        plan.refuse_spent(limit)
+        refuse_spent(plan, limit)
         plan = _longest(draft, Uniform(noise.s0), limit)
     filter_of(config, plan).admit(plan.charge_at(0) or plan.event())
     return plan.realised([noise.s0])
@@ -288,7 +282,7 @@ def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
             why="Its first noise follows from the budget and the most steps it may take.",
             fix="Pass steps or epochs.",
         )
-    planned = draft.scaled_to(_limit(config, draft))
+    planned = scaled_to(draft, _limit(config, draft))
     return planned.with_noise(Uniform(planned.noise_multiplier_at(0) * method.start)).for_choices(method.choice)
 
 
