@@ -37,8 +37,8 @@ from rich.table import Table
 from adadp.accounting import accountant
 from adadp.app.accounting.calibrate import smallest_noise
 from adadp.app.accounting.run_shape import RunShape
+from adadp.app.texts.schedules import parse_schedule
 from adadp.events import Repeated, compose
-from adadp.schedules import parse_schedule
 
 SLOW = 20.0
 """Seconds from which on a job is not repeated."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from adadp import checks
 from adadp.accounting import Answer, accountant
-from adadp.clipping import AdaptiveClipRule, ClipRule, Flat, clip_rule
+from adadp.clipping import AdaptiveClipRule, ClipRule, Flat
 from adadp.errors import InputError
 from adadp.events import AdaptivelyChosen, Event, GaussianRelease, Neighbours, Repeated, Selection, compose
 from adadp.sampling import Sampler, Timetable
@@ -151,7 +151,7 @@ class Plan:
         batch_size: int,
         steps: int | None = None,
         epochs: int | None = None,
-        clip_norm: ClipRule | str | float = 1.0,
+        clip_norm: ClipRule | float = 1.0,
         sampling: str = "poisson",
         neighbours: Neighbours | str | None = None,
         before: tuple[float, ...] = (),
@@ -171,7 +171,7 @@ class Plan:
             batch_size=size,
             steps=1 if steps is None else checks.count("steps", steps),
             noise=_schedule(noise),
-            clip_rule=clip_norm if isinstance(clip_norm, ClipRule) else _rule(clip_norm),
+            clip_rule=clip_norm if isinstance(clip_norm, ClipRule) else Flat(float(clip_norm)),
             sampling=sampling,
             neighbours=relation,
             before=before,
@@ -362,7 +362,3 @@ def _schedule(noise: Schedule | float) -> Schedule | None:
         "noise_multiplier", noise, why="It is a standard deviation over an l2 bound."
     )
     return Uniform(noise_multiplier) if noise_multiplier else None
-
-
-def _rule(clip_norm: str | float) -> ClipRule:
-    return clip_rule(clip_norm) if isinstance(clip_norm, str) else Flat(float(clip_norm))

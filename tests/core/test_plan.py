@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from clip_texts import rule_of
 
 from adadp import Plan, accountant
 from adadp.app.accounting.plans import plan_for, scaled_to
 from adadp.app.accounting.targets import EpsilonTarget, RhoTarget
+from adadp.app.texts.schedules import parse_schedule
 from adadp.clipping import Flat
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import (
@@ -23,7 +25,7 @@ from adadp.events import (
 )
 from adadp.ledger import PlannedBudget
 from adadp.sampling import PoissonSampler
-from adadp.schedules import Piecewise, Uniform, parse_schedule
+from adadp.schedules import Piecewise, Uniform
 
 SHAPE = {"records": 1000, "batch_size": 100}
 QUANTILE = "quantile:initial=1,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100"
@@ -39,7 +41,9 @@ def test_what_is_charged_step_by_step_is_exactly_what_was_planned(sampling, clip
     noise = parse_schedule(shape) if shape else 2.0
     over = None if batches is None else parse_schedule(batches)
     shape = SHAPE if over is None else {"records": 1000, "batch_size": int(over.value_at(0)), "lots": over}
-    plan = Plan.of_noise(noise=noise, steps=steps, clip_norm=clip_norm, sampling=sampling, before=before, **shape)
+    plan = Plan.of_noise(
+        noise=noise, steps=steps, clip_norm=rule_of(clip_norm), sampling=sampling, before=before, **shape
+    )
     charged: dict = dict.fromkeys(plan.charges_before(), 1)
     budget = PlannedBudget(plan.event())
     rounds = 0
@@ -66,7 +70,7 @@ def test_the_event_names_the_sampling_that_is_drawn():
 
 
 def test_a_rule_with_a_release_of_its_own_is_charged_on_the_same_batch():
-    plan = Plan.of_noise(noise=2.0, steps=5, clip_norm=QUANTILE, **SHAPE)
+    plan = Plan.of_noise(noise=2.0, steps=5, clip_norm=rule_of(QUANTILE), **SHAPE)
     both = Composed((GaussianRelease(2.0), GaussianRelease(10.0)))
     assert plan.charge_at(0) == PoissonSampled(0.1, both)
 
@@ -79,7 +83,7 @@ def test_a_calibrated_plan_lands_on_its_budget(clip_norm, shape, sampling):
         epsilon=3.0,
         delta=1e-5,
         epochs=6,
-        clip_norm=clip_norm,
+        clip_norm=rule_of(clip_norm),
         sampling=sampling,
         noise_shape=None if shape is None else parse_schedule(shape),
         **SHAPE,
@@ -93,7 +97,7 @@ def test_a_calibrated_plan_lands_on_its_budget(clip_norm, shape, sampling):
 
 def test_per_layer_clipping_is_accounted_jointly():
     """Abadi et al. 2016 clip K layers at C and add sigma C to each as if alone; jointly that is sigma / sqrt(K)."""
-    plan = Plan.of_noise(noise=2.0, steps=5, clip_norm="per-layer:4", **SHAPE)
+    plan = Plan.of_noise(noise=2.0, steps=5, clip_norm=rule_of("per-layer:4"), **SHAPE)
     assert plan.clip_rule.l2_bound(4, {}) == pytest.approx(8.0)
     assert plan.epsilon(1e-5).epsilon == Plan.of_noise(noise=2.0, steps=5, clip_norm=4.0, **SHAPE).epsilon(1e-5).epsilon
 
@@ -150,9 +154,11 @@ def test_the_description_is_json_and_complete():
         ({"sampling": "shuffled"}, "Unknown sampling"),
         ({"neighbours": "friends"}, "neighbouring relation"),
         ({"sampling": "fixed", "neighbours": "add-remove"}, "add-remove"),
-        ({"clip_norm": "flat"}, "no bound"),
         ({"clip_norm": -1.0}, "greater than 0"),
-        ({"clip_norm": QUANTILE, "clips": Uniform(1)}, "quantile was given together with a schedule of the clip bound"),
+        (
+            {"clip_norm": rule_of(QUANTILE), "clips": Uniform(1)},
+            "quantile was given together with a schedule of the clip bound",
+        ),
         ({"lots": Uniform(50)}, "batch_size is 100, and the schedule of the batches .* begins with another"),
         ({"lots": Uniform(2000), "batch_size": 2000}, "must not exceed"),
         ({"before": (0.0,)}, "before must be greater than 0"),
@@ -165,7 +171,7 @@ def test_bad_plans_are_refused(change, message):
 
 def test_a_budget_that_no_noise_meets_is_refused():
     with pytest.raises(UnreachableTarget):
-        plan_for(epsilon=0.01, delta=1e-5, steps=5, clip_norm=QUANTILE, **SHAPE)
+        plan_for(epsilon=0.01, delta=1e-5, steps=5, clip_norm=rule_of(QUANTILE), **SHAPE)
 
 
 # Batches, clip bounds and noise over the epochs ----------------------------------------------------------------------

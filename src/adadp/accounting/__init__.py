@@ -38,7 +38,7 @@ ACCOUNTANTS: Registry[Accountant] = Registry(
 
 def accountant(name: str = "pld") -> Accountant:
     """The accountant called ``name``, or the one at ``module:Name``."""
-    return ACCOUNTANTS.find(name)[0]
+    return ACCOUNTANTS.find(name)
 
 
 __all__ = [

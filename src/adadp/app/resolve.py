@@ -27,6 +27,9 @@ from adadp.app.inputs import Inputs, load_inputs
 from adadp.app.owndata import is_own, private_positions
 from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
 from adadp.app.runs import RunFolder
+from adadp.app.schedules import ValidationDecay
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import parse_noise
 from adadp.app.train import (
     Status,
     TrainResult,
@@ -42,8 +45,7 @@ from adadp.app.train import (
 from adadp.app.zoo import find
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
-from adadp.methods import AdaDp, Method, parse_method
-from adadp.schedules import ValidationDecay, parse_noise
+from adadp.methods import AdaDp, Method
 
 
 def resolved(config: TrainConfig) -> TrainConfig:

@@ -3,19 +3,17 @@
 dpsgd    clip, add, noise (Abadi et al. 2016)
 adadp    the same in coordinates scaled by what was released before: private, the default
 
-Others come from ``adadp.lab.methods``, from packages and from files of the user's own: ``registry``.
+Others come from ``adadp.lab.methods``, from packages and from files of the user's own (``adadp.app.texts.methods``).
 """
 
 from adadp.methods.adadp import AdaDp
 from adadp.methods.base import COUNT, GRADIENT, Deviations, LineSearch, Method, MethodDefaults, Parts, Query
 from adadp.methods.clipped import ClippedSum, DpSgd
-from adadp.methods.registry import METHODS, parse_method
 from adadp.methods.scales import ColumnScales, ScaleSettings
 
 __all__ = [
     "COUNT",
     "GRADIENT",
-    "METHODS",
     "AdaDp",
     "ClippedSum",
     "ColumnScales",
@@ -27,5 +25,4 @@ __all__ = [
     "Parts",
     "Query",
     "ScaleSettings",
-    "parse_method",
 ]

@@ -17,12 +17,13 @@ from adadp.app.accounting.plans import plan_for
 from adadp.app.config import TrainConfig
 from adadp.app.report.plots import plot_outlooks
 from adadp.app.report.preview import FEW, Outlook, Solved, outlook, rho_by_epoch, spread, until, with_schedule
+from adadp.app.schedules import ExponentialDecay
 from adadp.app.train.planning import decay_of, filter_of, plan_of, rate_of
 from adadp.clipping import Flat
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import flatten
 from adadp.plan import Plan
-from adadp.schedules import ExponentialDecay, Uniform
+from adadp.schedules import Uniform
 
 OPACUS_DECAY = 0.10536
 """A factor of .9 after every epoch."""

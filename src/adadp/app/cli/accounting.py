@@ -310,7 +310,7 @@ def _shape(options: dict[str, Any]) -> RunShape:
 
 
 def _schedule(options: dict[str, Any]) -> Schedule | None:
-    from adadp.schedules import parse_schedule
+    from adadp.app.texts.schedules import parse_schedule
 
     if options["schedule"] is None:
         return None

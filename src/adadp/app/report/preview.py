@@ -25,20 +25,12 @@ from adadp.accounting import Accountant, Filter, Status, ZcdpFilter, accountant,
 from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.app.config import AUTO, TrainConfig
 from adadp.app.features import parse_features, released_stages
+from adadp.app.schedules import ExponentialDecay, PolynomialDecay, StepDecay, TimeDecay, ValidationDecay
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import OpenSchedule, parse_noise, parse_open
 from adadp.events import compose, flatten
-from adadp.methods import parse_method
 from adadp.plan import Plan
-from adadp.schedules import (
-    ExponentialDecay,
-    OpenSchedule,
-    PolynomialDecay,
-    Schedule,
-    StepDecay,
-    TimeDecay,
-    ValidationDecay,
-    parse_noise,
-    parse_open,
-)
+from adadp.schedules import Schedule
 
 _REHEARSAL = "a rehearsal, as it has a seed: nothing will be protected, and what follows is without the seed"
 

@@ -22,13 +22,15 @@ from adadp.app import resolve
 from adadp.app.accounting.calibrate import smallest_noise
 from adadp.app.accounting.search_noise import noise_for_search
 from adadp.app.config import AUTO, TrainConfig
+from adadp.app.schedules import ValidationDecay
 from adadp.app.selection.settings import Setting
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import parse_noise
 from adadp.app.train import plan_of
 from adadp.errors import InputError
 from adadp.events import BestOf, Event, GaussianRelease, Neighbours, Repetitions
-from adadp.methods import parse_method
 from adadp.sampling import sampler
-from adadp.schedules import Uniform, ValidationDecay, parse_noise
+from adadp.schedules import Uniform
 
 _DIGITS = 6
 """To how many digits a noise scale is rounded up."""

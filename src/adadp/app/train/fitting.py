@@ -13,6 +13,8 @@ from adadp import checks
 from adadp.app.config import TrainConfig, leaves_start_open
 from adadp.app.features import extract, fixed_first, parse_features, raw_bound, released_stages
 from adadp.app.optimizers.building import MakeOptimizer
+from adadp.app.schedules import tabulated
+from adadp.app.texts.methods import parse_method
 from adadp.app.train.evaluation import Evaluate, Evaluation, check_pair, refuse_training_records
 from adadp.app.train.planning import with_release_noise
 from adadp.app.train.result import TrainResult
@@ -22,9 +24,9 @@ from adadp.clipping import ClipRule, Flat
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 from adadp.losses import Loss
-from adadp.methods import Method, parse_method
+from adadp.methods import Method
 from adadp.records import Data
-from adadp.schedules import Schedule, tabulated
+from adadp.schedules import Schedule
 
 DEFAULT_RATE = 0.1
 

@@ -21,23 +21,18 @@ from adadp.app.accounting.plans import refuse_spent, scaled_to
 from adadp.app.accounting.targets import EpsilonTarget, RhoTarget, Target
 from adadp.app.config import AUTO, TrainConfig, require_delta
 from adadp.app.features import ReleasedStage, Stage, features_text, parse_features, released_stages
-from adadp.clipping import ClipRule, clip_rule
+from adadp.app.schedules import StepDecay, ValidationDecay
+from adadp.app.texts.clip_rules import clip_rule
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import OpenSchedule, parse_noise, parse_open
+from adadp.clipping import ClipRule
 from adadp.errors import InputError
 from adadp.events import GaussianRelease, Neighbours
 from adadp.lab.methods.agd import Agd
 from adadp.ledger import PlannedBudget
-from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.sampling import sampler
-from adadp.schedules import (
-    OpenSchedule,
-    Schedule,
-    StepDecay,
-    Uniform,
-    ValidationDecay,
-    parse_noise,
-    parse_open,
-)
+from adadp.schedules import Schedule, Uniform
 
 
 def plan_of(config: TrainConfig, records: int) -> Plan:

@@ -18,6 +18,8 @@ from adadp.app.optimizers.building import check_noise, tell_noise
 from adadp.app.report.certificate import make_certificate, model_metadata
 from adadp.app.report.html import write_report
 from adadp.app.runs import Evaluated, RunFolder, coarse_seconds
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import checkpoints
 from adadp.app.train.averaging import WeightAverage
 from adadp.app.train.checkpoints import Paid
@@ -31,9 +33,7 @@ from adadp.app.train.validation_noise import Looks
 from adadp.errors import AdaDPError, BudgetExceeded, Interrupted
 from adadp.events import Event
 from adadp.ledger import read_ledger
-from adadp.methods import parse_method
 from adadp.plan import Plan
-from adadp.schedules import parse_schedule
 from adadp.step import PrivateGradients
 
 Watch = Callable[[Status], None]

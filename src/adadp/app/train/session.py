@@ -17,6 +17,8 @@ from adadp.app.config import TrainConfig
 from adadp.app.features import Shape, Stage, WithFeatures, parse_features, raw_bound, released_stages, whole_module
 from adadp.app.optimizers.building import MakeOptimizer, make_optimizer
 from adadp.app.runs import RunFolder
+from adadp.app.schedules import ValidationDecay
+from adadp.app.texts.methods import parse_method
 from adadp.app.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
 from adadp.app.train.feature_release import Preparation
 from adadp.app.train.planning import decay_of, filter_of, plan_of, planned_budget
@@ -30,11 +32,9 @@ from adadp.errors import InputError, LedgerCorrupt
 from adadp.input_bound import InputBound
 from adadp.ledger import BudgetRule, Ledger, read_ledger
 from adadp.losses import Loss, check_labels, classes_of, find_loss
-from adadp.methods import parse_method
 from adadp.randomness import source_of
 from adadp.records import Data, Records
 from adadp.sampling import sampler
-from adadp.schedules import ValidationDecay
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
 
 

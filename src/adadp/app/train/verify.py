@@ -32,16 +32,17 @@ from adadp.accounting import Filter, filter_like
 from adadp.app.report.certificate import guarantee_of, make_certificate, tensors_digest
 from adadp.app.report.html import render, run_page
 from adadp.app.runs import RunFolder, certificate_digest
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train.planning import decay_of, filter_of, notes_of, plan_of, planned_budget
 from adadp.app.train.search_spec import Search
 from adadp.errors import AdaDPError, InputError
 from adadp.events import describe
 from adadp.lab.methods.agd import Agd
 from adadp.ledger import BudgetRule, LedgerRecord, PlannedBudget, read_ledger
-from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.randomness import source_of
-from adadp.schedules import Piecewise, parse_schedule
+from adadp.schedules import Piecewise
 
 _CLOSE = 1e-6
 """What two computers may differ by, relatively: the precision of a calibration is 1e-7."""

@@ -23,11 +23,11 @@ from adadp.app import resolve
 from adadp.app.config import TrainConfig
 from adadp.app.inputs import load_inputs
 from adadp.app.owndata import is_own
+from adadp.app.texts.methods import parse_method
 from adadp.app.train.planning import filter_of, plan_of
 from adadp.app.zoo import find
 from adadp.errors import AdaDPError, InputError
 from adadp.lab.compare.spec import Case, Comparison
-from adadp.methods import parse_method
 from adadp.plan import Plan
 
 

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adadp.app.texts.methods import METHODS, parse_method
 from adadp.errors import InputError
 from adadp.lab.methods.agd import Agd
 from adadp.lab.methods.dpopt import DpOpt
 from adadp.lab.methods.momentum import DpSgdMomentum
 from adadp.lab.methods.published import AdadpPublished, Adal, Adan
-from adadp.methods import METHODS, AdaDp, DpSgd, parse_method
+from adadp.methods import AdaDp, DpSgd
 
 POSITIVE = st.floats(1e-300, 1e300)
 ADADP = st.builds(
@@ -26,7 +27,7 @@ ADADP = st.builds(
 )
 PUBLISHED = st.builds(
     AdadpPublished,
-    clip_norm=st.sampled_from(["example", "batch_size"]),
+    clip=st.sampled_from(["example", "batch"]),
     square=st.sampled_from(["mean-of-squares", "square-of-mean"]),
     size=st.sampled_from(["model", "layer"]),
     gate=st.sampled_from(["sqrt", "moment"]),
@@ -36,7 +37,7 @@ PUBLISHED = st.builds(
 )
 MOMENTUM = st.builds(
     DpSgdMomentum,
-    variant=st.sampled_from(["both", "momentum", "clip_norm", "neither"]),
+    variant=st.sampled_from(["both", "momentum", "clip", "neither"]),
     c=st.floats(0, 1, exclude_max=True),
 )
 AGD = st.builds(
@@ -105,7 +106,7 @@ def test_names_are_those_of_the_methods_and_the_first_is_the_default():
     assert next(iter(METHODS)) == "adadp"
     assert all(str(parse_method(name)) == name == kind.name for name, kind in METHODS.items())
     private = [name for name in METHODS if parse_method(name).not_private is None]
-    assert private == ["adadp", "dpsgd", "dpsgd-momentum", "agd", "adal", "dpopt"]
+    assert private == ["adadp", "dpsgd", "adal", "agd", "dpopt", "dpsgd-momentum"]
 
 
 def test_a_method_cannot_be_changed():
@@ -116,7 +117,7 @@ def test_a_method_cannot_be_changed():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "Unknown method ''.*Use one of: adadp, dpsgd, dpsgd-momentum, agd, adal, adan, adadp-published, dpopt"),
+        ("", "Unknown method ''.*Use one of: adadp, dpsgd, adadp-published, adal, adan, agd, dpopt, dpsgd-momentum"),
         ("sgd", "Unknown method 'sgd'"),
         ("AdaDP", "Unknown method 'AdaDP'"),
         ("adadp power=1", "Unknown method 'adadp power=1'"),
