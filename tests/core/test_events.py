@@ -19,22 +19,21 @@ from strategies import (
     searches,
 )
 
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.repetitions import PoissonRepetitions, TruncatedNegativeBinomial
 from adadp.errors import EventError, InputError
 from adadp.events import (
     SCHEMA_VERSION,
     AdaptivelyChosen,
-    BestOf,
     Composed,
     FixedSizeSampled,
     GaussianRelease,
     Neighbours,
-    PoissonRepetitions,
     PoissonSampled,
     Repeated,
     ReshuffledEpoch,
     Selection,
     SelectionMechanism,
-    TruncatedNegativeBinomial,
     ZcdpCost,
     compose,
     describe,
@@ -235,7 +234,7 @@ def test_an_unknown_kind_is_refused(kind):
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_an_unknown_field_is_refused(kind):
-    with pytest.raises(EventError, match=f"The {kind} event has unknown fields: clip, colour") as caught:
+    with pytest.raises(EventError, match=f"The {kind} event has unknown fields: clip_norm, colour") as caught:
         from_json(to_json(EXAMPLES[kind]) | {"colour": 1, "clip_norm": 2})
     assert caught.value.why
 
@@ -479,7 +478,7 @@ def test_a_search_is_not_run_on_a_sample(wrap):
         lambda: FixedSizeSampled(0.1, inner),
         lambda: ReshuffledEpoch((inner,)),
     ):
-        with pytest.raises(EventError, match="holds BestOf: a search on a sample") as caught:
+        with pytest.raises(EventError, match="holds BestOf, which is not sampled as a whole") as caught:
             outer()
         assert caught.value.why
         assert "inside the candidates" in caught.value.fix
@@ -512,7 +511,7 @@ def test_a_whole_search_may_be_chosen_adaptively_and_hold_a_search():
 
 
 def test_the_candidates_of_a_search_share_a_relation():
-    with pytest.raises(EventError, match=r"BestOf\.candidates mixes neighbouring relations"):
+    with pytest.raises(EventError, match=r"BestOf\.held mixes neighbouring relations"):
         BestOf((G, G_REPLACE), LAW)
     with pytest.raises(EventError, match=r"BestOf\.candidates must be a non-empty sequence"):
         BestOf((), LAW)

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from adadp.accounting.answer import Answer, Status
 from adadp.accounting.base import Accountant
-from adadp.accounting.best_of import draw_count, repetitions_for
 from adadp.accounting.filters import Filter, RdpFilter, ZcdpFilter, filter_like
 from adadp.accounting.pld import PldAccountant
-from adadp.accounting.renyi import MomentsAccountant, RdpAccountant
+from adadp.accounting.renyi import RdpAccountant
 from adadp.accounting.rounding import rounded_up
-from adadp.accounting.zcdp import SampledZcdpEstimate, ZcdpAccountant
+from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.registry import Registry
 
 
@@ -27,10 +26,7 @@ def _accept(found: object) -> Accountant | None:
 
 ACCOUNTANTS: Registry[Accountant] = Registry(
     "accountant",
-    {
-        each.name: each
-        for each in (PldAccountant(), RdpAccountant(), MomentsAccountant(), ZcdpAccountant(), SampledZcdpEstimate())
-    },
+    {each.name: each for each in (PldAccountant(), RdpAccountant(), ZcdpAccountant())},
     _accept,
 )
 """By name, the tight ones first. ``pld`` is the default everywhere."""
@@ -50,8 +46,6 @@ __all__ = [
     "Status",
     "ZcdpFilter",
     "accountant",
-    "draw_count",
     "filter_like",
-    "repetitions_for",
     "rounded_up",
 ]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adadp.accounting import RdpFilter, accountant, ranged
+from adadp.accounting import RdpFilter, accountant, bounded_range
 from adadp.accounting.bounded_range import RangedBatch, ranged_batch, ranged_moment
 from adadp.accounting.renyi import log_moment
 from adadp.errors import AdaptiveEvent, BudgetExceeded
@@ -186,14 +186,14 @@ def test_never_below_the_theorem(q, mu, epsilon, theta):
 def test_both_orders_of_the_data_sets_are_the_theorem(q, mu, epsilon, power):
     """Removing the record costs more in all of them, so that adding it is looked at by itself."""
     exact, batch = supremum(q, mu, epsilon, power, 801), RangedBatch(q, mu, epsilon)
-    plain = ranged._Cells.of(1e-9).log_mean(batch, power)
-    found = ranged._Cells.of(epsilon).log_mean(batch, power)
+    plain = bounded_range._Cells.of(1e-9).log_mean(batch, power)
+    found = bounded_range._Cells.of(epsilon).log_mean(batch, power)
     assert exact - 1e-14 <= found <= exact + 0.01 * (exact - plain) + 1e-14
 
 
 @pytest.mark.parametrize("worse", [-1, 1])
 def test_the_worse_order_counts(worse, monkeypatch):
-    monkeypatch.setattr(ranged._Cells, "log_mean", lambda _, __, power: 5.0 if power * worse > 0 else 1.0)
+    monkeypatch.setattr(bounded_range._Cells, "log_mean", lambda _, __, power: 5.0 if power * worse > 0 else 1.0)
     assert ranged_moment(RangedBatch(0.1, 3.0, 1.0))(2.0) == pytest.approx(5.0)
 
 
@@ -202,15 +202,15 @@ def test_the_worse_order_counts(worse, monkeypatch):
 def test_the_quadrature_is_far_better_than_the_cells(q, mu, epsilon, theta, monkeypatch):
     batch = RangedBatch(q, mu, epsilon)
     plain, found = moment(PoissonSampled(q, GaussianRelease(1 / mu)), theta), ranged_moment(batch)(theta)
-    spacing = ranged._step
-    monkeypatch.setattr(ranged, "_step", lambda mu: spacing(mu) / 3.1)
+    spacing = bounded_range._step
+    monkeypatch.setattr(bounded_range, "_step", lambda mu: spacing(mu) / 3.1)
     assert ranged_moment(batch)(theta) == pytest.approx(found, rel=1e-12, abs=1e-5 * (found - plain) + 1e-14)
 
 
 @pytest.mark.parametrize(("q", "mu", "epsilon"), LOTS)
 def test_groups_that_are_not_opened_do_not_hold_the_maximum(q, mu, epsilon, monkeypatch):
     grouped = [ranged_moment(RangedBatch(q, mu, epsilon))(theta) for theta in THETAS]
-    monkeypatch.setattr(ranged, "_GROUP", 1)
+    monkeypatch.setattr(bounded_range, "_GROUP", 1)
     alone = [ranged_moment(RangedBatch(q, mu, epsilon))(theta) for theta in THETAS]
     assert grouped == pytest.approx(alone, rel=1e-13, abs=1e-15)
 

@@ -19,7 +19,9 @@ from decimal import ROUND_UP, Context
 from adadp.accounting import Status as Proof
 from adadp.accounting import accountant
 from adadp.app import resolve
+from adadp.app.accounting.best_of import BestOf
 from adadp.app.accounting.calibrate import smallest_noise
+from adadp.app.accounting.repetitions import Repetitions
 from adadp.app.accounting.search_noise import noise_for_search
 from adadp.app.config import AUTO, TrainConfig
 from adadp.app.schedules import ValidationDecay
@@ -28,7 +30,7 @@ from adadp.app.texts.methods import parse_method
 from adadp.app.texts.schedules import parse_noise
 from adadp.app.train import plan_of
 from adadp.errors import InputError
-from adadp.events import BestOf, Event, GaussianRelease, Neighbours, Repetitions
+from adadp.events import Event, GaussianRelease, Neighbours
 from adadp.sampling import sampler
 from adadp.schedules import Uniform
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from adadp.accounting import accountant
 from adadp.app import resolve
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.repetitions import Repetitions
 from adadp.app.config import TrainConfig
 from adadp.app.selection.candidates import check_base, for_parts
 from adadp.app.selection.settings import checked
 from adadp.app.train import plan_of
-from adadp.events import BestOf, Repetitions
 from adadp.lab.accounting.gupta import GuptaPlan
 
 FAILURE = 0.05
