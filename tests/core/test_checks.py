@@ -18,7 +18,7 @@ NOT_FINITE = [math.nan, math.inf, -math.inf, np.float64("nan"), np.float32("inf"
 @pytest.mark.parametrize("check", REALS)
 @pytest.mark.parametrize("value", NOT_NUMBERS)
 def test_only_numbers_are_numbers(check, value):
-    with pytest.raises(InputError, match="sigma must be a number") as caught:
+    with pytest.raises(InputError, match="noise_multiplier must be a number") as caught:
         check("noise_multiplier", value, why="Because.")
     assert repr(value) in caught.value.what
     assert type(value).__name__ in caught.value.what
@@ -29,7 +29,7 @@ def test_only_numbers_are_numbers(check, value):
 @pytest.mark.parametrize("check", REALS)
 @pytest.mark.parametrize("value", NOT_FINITE)
 def test_numbers_are_finite(check, value):
-    with pytest.raises(InputError, match="sigma must be finite") as caught:
+    with pytest.raises(InputError, match="noise_multiplier must be finite") as caught:
         check("noise_multiplier", value, why="Because.")
     assert caught.value.why == "Because."
     assert caught.value.fix
@@ -66,11 +66,11 @@ def test_signs(value):
 @pytest.mark.parametrize(
     ("check", "value", "message"),
     [
-        (checks.positive, 0, "sigma must be greater than 0, got 0. Because. Pass sigma > 0."),
-        (checks.positive, -1.5, "sigma must be greater than 0, got -1.5. Because. Pass sigma > 0."),
-        (checks.non_negative, -1, "sigma must not be negative, got -1. Because. Pass sigma >= 0."),
-        (checks.probability, 1.5, "sigma must lie in [0, 1], got 1.5. Because. Pass sigma between 0 and 1."),
-        (checks.probability, -0.1, "sigma must lie in [0, 1], got -0.1. Because. Pass sigma between 0 and 1."),
+        (checks.positive, 0, "noise_multiplier must be greater than 0, got 0. Because. Pass sigma > 0."),
+        (checks.positive, -1.5, "noise_multiplier must be greater than 0, got -1.5. Because. Pass sigma > 0."),
+        (checks.non_negative, -1, "noise_multiplier must not be negative, got -1. Because. Pass sigma >= 0."),
+        (checks.probability, 1.5, "noise_multiplier must lie in [0, 1], got 1.5. Because. Pass sigma between 0 and 1."),
+        (checks.probability, -0.1, "noise_multiplier must lie in [0, 1], got -0.1. Because. Pass sigma between 0 and 1."),
     ],
 )
 def test_a_refusal_says_what_why_and_what_to_do(check, value, message):

@@ -481,7 +481,7 @@ def test_a_search_is_not_run_on_a_sample(wrap):
         with pytest.raises(EventError, match="holds BestOf, which is not sampled as a whole") as caught:
             outer()
         assert caught.value.why
-        assert "inside the candidates" in caught.value.fix
+        assert "inside of what it holds" in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -513,7 +513,7 @@ def test_a_whole_search_may_be_chosen_adaptively_and_hold_a_search():
 def test_the_candidates_of_a_search_share_a_relation():
     with pytest.raises(EventError, match=r"BestOf\.held mixes neighbouring relations"):
         BestOf((G, G_REPLACE), LAW)
-    with pytest.raises(EventError, match=r"BestOf\.candidates must be a non-empty sequence"):
+    with pytest.raises(EventError, match=r"BestOf\.held must be a non-empty sequence"):
         BestOf((), LAW)
 
 

@@ -8,18 +8,16 @@ from typing import NoReturn
 
 import numpy as np
 
+from adadp.accounting.composition import Composition, cap_for
 from adadp.accounting.privacy_losses import (
-    Composition,
     Discrete,
-    Family,
     FixedSizeReplace,
     Mixture,
     PoissonAdd,
     PoissonRemove,
     PoissonReplace,
-    SmoothFamily,
-    cap_for,
 )
+from adadp.accounting.quadrature import Family, SmoothFamily
 from adadp.errors import AdaptiveEvent, UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,

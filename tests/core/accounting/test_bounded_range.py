@@ -317,7 +317,7 @@ def test_a_sigma_whose_square_is_0_is_out_of_range():
         ranged_batch(step(0.1, 5.5e-163, 0.3))
 
 
-@pytest.mark.parametrize("batch_size", [RangedBatch(0.1, 20.1, 0.3), RangedBatch(0.1, 1e80, 30.0)])
+@pytest.mark.parametrize("batch", [RangedBatch(0.1, 20.1, 0.3), RangedBatch(0.1, 1e80, 30.0)])
 def test_next_to_no_noise_counts_as_unsampled(batch):
     for theta in (0.1, 3.0):
         order = theta * (theta + 1)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from adadp.accounting.composition import Composition
 from adadp.accounting.contour import Curve, contour_curve, direct_curve, saddle_point
 from adadp.accounting.dominating import Counts, compositions
 from adadp.accounting.orders import ORDERS, LogMoment, conversion, minimise
-from adadp.accounting.privacy_losses import Composition
 from adadp.accounting.renyi import log_moment
 from adadp.app.accounting.repetitions import (
     PoissonRepetitions,
