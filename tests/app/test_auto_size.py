@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from adadp.app.accounting.plans import plan_for
 from adadp.app.auto_size import ENOUGH, EPOCHS, FEWEST, STEPS, auto_batch_size, auto_steps
 from adadp.app.config import TrainConfig
 from adadp.app.resolve import resolve
 from adadp.errors import InputError
-from adadp.plan import Plan
 
 
 def noise_per_record(batch_size: int, records: int, steps: int, epsilon: float) -> float:
-    plan = Plan.for_budget(epsilon=epsilon, delta=1e-5, records=records, batch_size=batch_size, steps=steps)
+    plan = plan_for(epsilon=epsilon, delta=1e-5, records=records, batch_size=batch_size, steps=steps)
     return plan.noise_multiplier_at(0) / batch_size
 
 

@@ -10,18 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from adadp.clipping import (
-    RULES,
-    AdaptiveClipRule,
-    Automatic,
-    ClipRule,
-    Flat,
-    PerLayer,
-    PerLayerJoint,
-    QuantileAdaptive,
-    clip_rule,
-    parse_clip_rule,
-)
+from adadp.app.texts.clip_rules import RULES, clip_rule, parse_clip_rule
+from adadp.clipping import AdaptiveClipRule, Automatic, ClipRule, Flat, PerLayer, PerLayerJoint, QuantileAdaptive
 from adadp.errors import InputError
 
 NAMES = ("conv.weight", "conv.bias", "fc1.weight", "fc1.bias", "out.weight")

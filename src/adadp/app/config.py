@@ -42,8 +42,10 @@ from typing import Any
 import tomli_w
 
 from adadp import checks
+from adadp.app.schedules import ValidationDecay
+from adadp.app.texts.schedules import OpenSchedule, parse_noise, parse_open
 from adadp.errors import InputError
-from adadp.schedules import OpenSchedule, ValidationDecay, number_text, parse_noise, parse_open
+from adadp.schedules import number_text
 
 if sys.version_info >= (3, 11):
     import tomllib

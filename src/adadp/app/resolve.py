@@ -11,12 +11,14 @@ from adadp.app.features import Stage, features_text, parse_features, released_st
 from adadp.app.features.private_bounds import Bounds
 from adadp.app.owndata import is_own, private_positions
 from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
+from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
+from adadp.app.texts.methods import method_text, parse_method
+from adadp.app.texts.schedules import parse_noise
 from adadp.app.train.planning import plan_of, refuse_large_delta, with_release_noise
 from adadp.app.zoo import find
 from adadp.errors import InputError
-from adadp.methods import AdaDp, Method, method_text, parse_method
-from adadp.schedules import ValidationDecay, parse_noise
+from adadp.methods import AdaDp, Method
 
 
 def resolve(config: TrainConfig) -> RunSpec:

@@ -11,10 +11,14 @@ from dataclasses import dataclass, replace
 
 from adadp.app.config import TrainConfig
 from adadp.app.features import Stage, parse_features
-from adadp.clipping import ClipRule, clip_rule
+from adadp.app.schedules import ValidationDecay
+from adadp.app.texts.clip_rules import clip_rule
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import OpenSchedule, parse_noise, parse_open
+from adadp.clipping import ClipRule
 from adadp.errors import InputError
-from adadp.methods import Method, parse_method
-from adadp.schedules import OpenSchedule, Schedule, Uniform, ValidationDecay, parse_noise, parse_open
+from adadp.methods import Method
+from adadp.schedules import Schedule, Uniform
 
 
 @dataclass(frozen=True, eq=False)

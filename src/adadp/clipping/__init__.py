@@ -16,10 +16,8 @@ square norms, the weights and ``count_query`` are sensitive; the rule, its state
 from adadp.clipping.base import AdaptiveClipRule, ClipRule, ClipState
 from adadp.clipping.fixed import Automatic, Flat, PerLayer, PerLayerJoint
 from adadp.clipping.quantile import QuantileAdaptive
-from adadp.clipping.registry import RULES, clip_rule, parse_clip_rule
 
 __all__ = [
-    "RULES",
     "AdaptiveClipRule",
     "Automatic",
     "ClipRule",
@@ -28,6 +26,4 @@ __all__ = [
     "PerLayer",
     "PerLayerJoint",
     "QuantileAdaptive",
-    "clip_rule",
-    "parse_clip_rule",
 ]

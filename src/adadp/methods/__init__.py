@@ -3,7 +3,7 @@
 dpsgd    clip, add, noise (Abadi et al. 2016)
 adadp    the same in coordinates scaled by what was released before: private, the default
 
-Others come from ``adadp.lab.methods``, from packages and from files of the user's own: ``registry``.
+Others come from ``adadp.lab.methods``, from packages and from files of the user's own (``adadp.app.texts.methods``).
 """
 
 from adadp.methods.adadp import AdaDp
@@ -20,13 +20,11 @@ from adadp.methods.base import (
     Tensors,
 )
 from adadp.methods.clipped import ClippedSum, DpSgd
-from adadp.methods.registry import METHODS, method_text, parse_method
 from adadp.methods.scales import ColumnScales, ScaleSettings
 
 __all__ = [
     "COUNT",
     "GRADIENT",
-    "METHODS",
     "AdaDp",
     "Choose",
     "ClippedSum",
@@ -40,6 +38,4 @@ __all__ = [
     "Query",
     "ScaleSettings",
     "Tensors",
-    "method_text",
-    "parse_method",
 ]

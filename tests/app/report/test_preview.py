@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 from adadp.accounting import Status, accountant
 from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.app import resolve
+from adadp.app.accounting.plans import plan_for
 from adadp.app.config import TrainConfig
 from adadp.app.report.plots import plot_outlooks
 from adadp.app.report.preview import FEW, Outlook, Solved, outlook, rho_by_epoch, spread, until, with_schedule
+from adadp.app.schedules import ExponentialDecay
 from adadp.app.spec import RunSpec
 from adadp.app.train.planning import filter_of, plan_of
 from adadp.clipping import Flat
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import flatten
 from adadp.plan import Plan
-from adadp.schedules import ExponentialDecay, Uniform
+from adadp.schedules import Uniform
 
 OPACUS_DECAY = 0.10536
 """A factor of .9 after every epoch."""
@@ -66,7 +68,7 @@ def test_a_decaying_schedule_lands_on_its_target_where_calibrating_without_it_wo
     assert 2.99 < run.epsilon <= 3
     assert run.solved == Solved("sigma_0", run.plan.noise.s0)
     assert run.rows[-1].noise_multiplier == pytest.approx(run.plan.noise.s0 * 0.9**19, rel=1e-4)
-    constant = Plan.for_budget(epsilon=3.0, delta=1e-5, records=60000, batch_size=600, epochs=20)
+    constant = plan_for(epsilon=3.0, delta=1e-5, records=60000, batch_size=600, epochs=20)
     assert isinstance(constant.noise, Uniform)
     decayed = constant.with_noise(ExponentialDecay(constant.noise.s0, OPACUS_DECAY))
     assert decayed.epsilon(1e-5).epsilon > 300

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from adadp.app.accounting.repetitions import PoissonRepetitions, TruncatedNegativeBinomial
 from adadp.app.config import TrainConfig
 from adadp.app.predict import evaluation, load_model
 from adadp.app.runs import RunFolder
 from adadp.app.selection import planned, resume, searching, tune
 from adadp.app.train import verify_run
 from adadp.errors import InputError
-from adadp.events import PoissonRepetitions, TruncatedNegativeBinomial
 
 SCHEMA = """
 [target]

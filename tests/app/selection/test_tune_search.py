@@ -15,8 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from adadp.accounting import accountant, draw_count
+from adadp.accounting import accountant
 from adadp.app import zoo
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.repetitions import PoissonRepetitions, TruncatedNegativeBinomial, draw_count
 from adadp.app.config import TrainConfig
 from adadp.app.predict import evaluation, load_model
 from adadp.app.runs import RunFolder
@@ -30,7 +32,7 @@ from adadp.app.selection.searching import begin, seed_of_run
 from adadp.app.train import verify_run
 from adadp.app.train.search_spec import PRIVATE, PUBLIC, Scoring, Search
 from adadp.errors import InputError, Interrupted, LedgerCorrupt, RunError
-from adadp.events import BestOf, Disjoint, GaussianRelease, Neighbours, PoissonRepetitions, TruncatedNegativeBinomial
+from adadp.events import Disjoint, GaussianRelease, Neighbours
 from adadp.ledger import Ledger, read_ledger
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SecureSource, SeededSource

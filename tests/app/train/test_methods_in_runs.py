@@ -15,11 +15,11 @@ from adadp.app.report.certificate import plain_words
 from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder
 from adadp.app.start import start
+from adadp.app.texts.methods import parse_method
 from adadp.app.train import verify_run
 from adadp.errors import InputError
 from adadp.ledger import read_ledger
 from adadp.losses import cross_entropy
-from adadp.methods import parse_method
 
 SHORT = TrainConfig("cancer", noise_multiplier=2.0, delta=1e-4, steps=25, seed=0, threads=1)
 NOT_PRIVATE = ("adadp-published", "adadp-published:clip=batch", "adan", "dpopt:source=raw")

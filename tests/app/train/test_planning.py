@@ -6,13 +6,16 @@ import math
 
 import pytest
 
-from adadp.accounting import EpsilonTarget, RdpFilter, RhoTarget, ZcdpFilter
+from adadp.accounting import RdpFilter, ZcdpFilter
+from adadp.app.accounting.targets import EpsilonTarget, RhoTarget
 from adadp.app.config import TrainConfig
+from adadp.app.schedules import ExponentialDecay, StepDecay
 from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train.planning import filter_of, plan_of, target_of
 from adadp.clipping import Flat
 from adadp.errors import BudgetExceeded, InputError, UnreachableTarget
-from adadp.schedules import ExponentialDecay, Piecewise, StepDecay, Uniform, parse_schedule
+from adadp.schedules import Piecewise, Uniform
 
 RECORDS = 560
 SHUFFLED = {"rho": 0.5, "sampling": "reshuffle"}

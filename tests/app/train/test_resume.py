@@ -22,6 +22,7 @@ from adadp.app import zoo
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import fit, verify_run
 from adadp.app.train.checkpoints import Paid
 from adadp.app.train.run import Run
@@ -31,7 +32,6 @@ from adadp.ledger import Ledger, PlannedBudget, read_ledger
 from adadp.losses import cross_entropy
 from adadp.noise import GaussianMechanism
 from adadp.plan import Plan
-from adadp.schedules import parse_schedule
 from adadp.step import PrivateGradients
 
 FEATURES, LABELS = zoo.load("cancer").train

@@ -20,6 +20,7 @@ from adadp.app.config import TrainConfig
 from adadp.app.report.certificate import guarantee_of
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import parse_noise
 from adadp.app.train import fit, session, verify_run
 from adadp.app.train.checkpoints import Paid
 from adadp.app.train.planning import filter_of, plan_of
@@ -30,7 +31,6 @@ from adadp.ledger import read_ledger
 from adadp.noise import GaussianMechanism
 from adadp.plan import Plan
 from adadp.randomness import SeededSource
-from adadp.schedules import parse_noise
 
 FEATURES, LABELS = zoo.load("cancer").train
 BASE = {"delta": 1e-4, "method": "dpsgd", "lr": 0.5, "batch_size": 100, "validation": 60}

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 import torch
+from clip_texts import rule_of
 from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
@@ -135,7 +136,7 @@ def started(
 ):
     records = len(data[0]) if planned is None else planned
     plan = Plan.of_noise(
-        noise=noise_multiplier, steps=steps, records=records, batch_size=batch_size or records, clip_norm=rule
+        noise=noise_multiplier, steps=steps, records=records, batch_size=batch_size or records, clip_norm=rule_of(rule)
     )
     path = folder / f"{len(list(folder.iterdir()))}.jsonl"
     ledger = Ledger.create(path, budget=PlannedBudget(plan.event()))

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from adadp.app import start
 from adadp.app.cli import main
 from adadp.app.config import TrainConfig
-from adadp.methods import parse_method
+from adadp.app.texts.methods import parse_method
 
 
 @pytest.mark.parametrize("method", ["adadp", "dpopt"])

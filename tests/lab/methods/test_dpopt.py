@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from clip_texts import rule_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -17,6 +18,7 @@ from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.audit import neighbour_replay
 from adadp.app.config import TrainConfig
 from adadp.app.resolve import resolve
+from adadp.app.texts.methods import parse_method
 from adadp.clipping.base import SLACK
 from adadp.errors import InputError
 from adadp.gradients import Capture, loop_gradients
@@ -25,7 +27,7 @@ from adadp.lab.methods.dpopt import DpOpt
 from adadp.lab.methods.dpopt_scales import ShapedScales
 from adadp.ledger import PlannedBudget
 from adadp.losses import cross_entropy
-from adadp.methods import AdaDp, DpSgd, parse_method
+from adadp.methods import AdaDp, DpSgd
 from adadp.methods.clipped import ClippedSum
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
@@ -74,7 +76,7 @@ def started(
 ):
     records = len(data[0]) if planned is None else planned
     plan = Plan.of_noise(
-        noise=noise_multiplier, steps=50, records=records, batch_size=batch_size or records, clip_norm=rule
+        noise=noise_multiplier, steps=50, records=records, batch_size=batch_size or records, clip_norm=rule_of(rule)
     )
     path = folder / f"{len(list(folder.iterdir()))}.jsonl"
     ledger = Ledger.create(path, budget=PlannedBudget(plan.event()))

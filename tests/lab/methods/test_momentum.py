@@ -7,6 +7,7 @@ import statistics
 
 import pytest
 import torch
+from clip_texts import rule_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -16,6 +17,8 @@ from adadp.accounting import accountant
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import fit, verify_run
 from adadp.app.train.planning import plan_of
 from adadp.app.zoo import load
@@ -24,8 +27,6 @@ from adadp.events import Composed, GaussianRelease, Neighbours, PoissonSampled
 from adadp.lab.methods.momentum import DpSgdMomentum, variance_factor
 from adadp.ledger import PlannedBudget, read_ledger
 from adadp.losses import cross_entropy
-from adadp.methods import parse_method
-from adadp.schedules import parse_schedule
 
 DATA = load("cancer").train
 SETTINGS = {"delta": 1e-4, "batch_size": 56, "clip_norm": 1.0, "lr": 0.2}
@@ -81,7 +82,9 @@ def test_the_noise_in_the_velocity_is_as_stated(tmp_path):
     model = nn.Linear(400, 50, bias=False)
     data = (torch.zeros(20, 400), torch.zeros(20, dtype=torch.long))
     clips = parse_schedule("piecewise:0=1,2=0.5")
-    plan = Plan.of_noise(noise=2.0, steps=6, records=20, batch_size=20, clip_norm="flat:3", clip_norm_schedule=clips)
+    plan = Plan.of_noise(
+        noise=2.0, steps=6, records=20, batch_size=20, clip_norm=rule_of("flat:3"), clip_norm_schedule=clips
+    )
     with Ledger.create(tmp_path / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger:
         private = PrivateGradients(model, data, cross_entropy, plan, ledger, method=DpSgdMomentum("momentum"), seed=0)
         variance = 0.0

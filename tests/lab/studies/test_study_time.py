@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from adadp.app.cli import main
+from adadp.app.texts.methods import parse_method
 from adadp.errors import InputError
 from adadp.lab.studies.plots import draw_study
 from adadp.lab.studies.timing import CASES, METHODS, PRINTED, CaseTimes, TimeStudy, study_time
-from adadp.methods import parse_method
 
 ROOT = Path(__file__).resolve().parents[3]
 LINE = "study time --case mnist --rounds 1"

@@ -25,19 +25,12 @@ from adadp.accounting import Accountant, Filter, Status, ZcdpFilter, accountant,
 from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.app.config import AUTO, TrainConfig
 from adadp.app.features import released_stages
+from adadp.app.schedules import ExponentialDecay, PolynomialDecay, StepDecay, TimeDecay, ValidationDecay
 from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import OpenSchedule, parse_noise
 from adadp.events import compose, flatten
 from adadp.plan import Plan
-from adadp.schedules import (
-    ExponentialDecay,
-    OpenSchedule,
-    PolynomialDecay,
-    Schedule,
-    StepDecay,
-    TimeDecay,
-    ValidationDecay,
-    parse_noise,
-)
+from adadp.schedules import Schedule
 
 _REHEARSAL = "a rehearsal, as it has a seed: nothing will be protected, and what follows is without the seed"
 

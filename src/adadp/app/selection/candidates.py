@@ -17,18 +17,23 @@ from collections.abc import Callable
 from decimal import ROUND_UP, Context
 
 from adadp.accounting import Status as Proof
-from adadp.accounting import accountant, smallest_noise
+from adadp.accounting import accountant
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.calibrate import smallest_noise
+from adadp.app.accounting.repetitions import Repetitions
 from adadp.app.accounting.search_noise import noise_for_search
 from adadp.app.config import AUTO, TrainConfig
 from adadp.app.resolve import delta_of, resolve
+from adadp.app.schedules import ValidationDecay
 from adadp.app.selection.settings import Setting
 from adadp.app.spec import RunSpec
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import parse_noise
 from adadp.app.train import plan_of
 from adadp.errors import InputError
-from adadp.events import BestOf, Event, GaussianRelease, Neighbours, Repetitions
-from adadp.methods import parse_method
+from adadp.events import Event, GaussianRelease, Neighbours
 from adadp.sampling import sampler
-from adadp.schedules import Uniform, ValidationDecay, parse_noise
+from adadp.schedules import Uniform
 
 _DIGITS = 6
 """To how many digits a noise scale is rounded up."""

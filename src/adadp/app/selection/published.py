@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from adadp.accounting import accountant
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.repetitions import Repetitions
 from adadp.app.config import TrainConfig
 from adadp.app.resolve import training_records
 from adadp.app.selection.candidates import check_base, for_parts
@@ -13,7 +15,6 @@ from adadp.app.selection.gupta import GuptaPlan
 from adadp.app.selection.settings import checked
 from adadp.app.spec import RunSpec
 from adadp.app.train import plan_of
-from adadp.events import BestOf, Repetitions
 
 FAILURE = 0.05
 """The chance of failure the numbers are given for."""

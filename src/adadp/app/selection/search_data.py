@@ -14,13 +14,13 @@ from adadp.app.owndata import load_own
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec
 from adadp.app.start import Prepared, prepared
+from adadp.app.texts.methods import parse_method
 from adadp.app.train import refuse_training_records
 from adadp.app.train.search_spec import Search
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
 from adadp.losses import cross_entropy
-from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.records import Records
 

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from adadp.accounting import draw_count
 from adadp.app import start
+from adadp.app.accounting.repetitions import draw_count
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
 from adadp.app.selection.candidates import relation_of

@@ -10,6 +10,7 @@ from typing import Any
 
 from adadp import checks
 from adadp.accounting import accountant
+from adadp.app.accounting.repetitions import PoissonRepetitions, Repetitions
 from adadp.app.config import TrainConfig
 from adadp.app.inputs import load_inputs
 from adadp.app.owndata import is_own
@@ -25,7 +26,6 @@ from adadp.app.selection.settings import checked
 from adadp.app.train import refuse_finished
 from adadp.app.train.search_spec import PARTS, REPEAT, Search
 from adadp.errors import InputError
-from adadp.events import PoissonRepetitions, Repetitions
 
 DEFAULT_LAW = PoissonRepetitions(10.0)
 

@@ -21,7 +21,9 @@ from adadp.app.features import (
     released_stages,
 )
 from adadp.app.optimizers.building import MakeOptimizer
+from adadp.app.schedules import tabulated
 from adadp.app.spec import RunSpec
+from adadp.app.texts.methods import method_text, parse_method
 from adadp.app.train.evaluation import Evaluate, Evaluation, check_pair, refuse_training_records
 from adadp.app.train.planning import with_release_noise
 from adadp.app.train.result import TrainResult
@@ -31,9 +33,9 @@ from adadp.clipping import ClipRule, Flat
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 from adadp.losses import Loss
-from adadp.methods import Method, method_text, parse_method
+from adadp.methods import Method
 from adadp.records import Data
-from adadp.schedules import Schedule, tabulated
+from adadp.schedules import Schedule
 
 DEFAULT_RATE = 0.1
 

@@ -16,26 +16,22 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from adadp.accounting import (
-    EpsilonTarget,
-    Filter,
-    RdpFilter,
-    RhoTarget,
-    Target,
-    ZcdpFilter,
-    accountant,
-    smallest_noise,
-)
+from adadp.accounting import Filter, RdpFilter, ZcdpFilter, accountant
+from adadp.app.accounting.calibrate import smallest_noise
+from adadp.app.accounting.plans import refuse_spent, scaled_to
+from adadp.app.accounting.targets import EpsilonTarget, RhoTarget, Target
 from adadp.app.config import AUTO, TrainConfig, require_delta
 from adadp.app.features import ReleasedStage, Stage, released_stages
+from adadp.app.schedules import StepDecay, ValidationDecay
 from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import OpenSchedule
 from adadp.errors import InputError
 from adadp.events import GaussianRelease, Neighbours
 from adadp.ledger import PlannedBudget
 from adadp.methods import Method
 from adadp.plan import Plan
 from adadp.sampling import sampler
-from adadp.schedules import OpenSchedule, Schedule, StepDecay, Uniform, ValidationDecay
+from adadp.schedules import Schedule, Uniform
 
 
 def plan_of(spec: RunSpec, records: int) -> Plan:
@@ -67,12 +63,12 @@ def plan_of(spec: RunSpec, records: int) -> Plan:
         plan = draft.with_noise(schedule)
         _check_certifiable(plan, config)
         return plan
-    draft.refuse_spent(target)
+    refuse_spent(draft, target)
     if not has_length:
         return _longest(draft, noise.known(), target)
     if noise.unknown == "k":
         return draft.with_noise(noise.closed(_fastest(draft, noise, target)))
-    return draft.with_noise(noise.closed(1.0)).scaled_to(target)
+    return scaled_to(draft.with_noise(noise.closed(1.0)), target)
 
 
 def refuse_large_delta(config: TrainConfig | SimpleNamespace, records: int) -> None:
@@ -208,7 +204,7 @@ def _first_noise(config: TrainConfig, draft: Plan, noise: ValidationDecay, has_l
     if not has_length:
         # The noise only falls, so no run is longer than that with the noise it begins with.
         limit = _limit(config, plan)
-        plan.refuse_spent(limit)
+        refuse_spent(plan, limit)
         plan = _longest(draft, Uniform(noise.s0), limit)
     filter_of(config, plan).admit(plan.charge_at(0) or plan.event())
     return plan.realised([noise.s0])
@@ -239,7 +235,7 @@ def _first_try(spec: RunSpec, draft: Plan, has_length: bool) -> Plan:
             why="Its first noise follows from the budget and the most steps it may take.",
             fix="Pass steps or epochs.",
         )
-    planned = draft.scaled_to(_limit(config, draft))
+    planned = scaled_to(draft, _limit(config, draft))
     return planned.with_noise(Uniform(planned.noise_multiplier_at(0) * method.first_noise)).for_choices(method.choice)
 
 

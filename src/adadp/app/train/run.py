@@ -18,6 +18,7 @@ from adadp.app.report.certificate import make_certificate, model_metadata
 from adadp.app.report.html import write_report
 from adadp.app.runs import Evaluated, RunFolder, coarse_seconds
 from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import checkpoints
 from adadp.app.train.averaging import WeightAverage
 from adadp.app.train.checkpoints import Paid
@@ -32,7 +33,6 @@ from adadp.errors import AdaDPError, BudgetExceeded, Interrupted
 from adadp.events import Event
 from adadp.ledger import read_ledger
 from adadp.plan import Plan
-from adadp.schedules import parse_schedule
 from adadp.step import PrivateGradients
 
 Watch = Callable[[Status], None]

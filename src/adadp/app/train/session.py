@@ -17,6 +17,7 @@ from adadp.app.config import TrainConfig
 from adadp.app.features import Shape, Stage, WithFeatures, fixed_first, raw_bound, released_stages, whole_module
 from adadp.app.optimizers.building import MakeOptimizer, make_optimizer
 from adadp.app.runs import RunFolder
+from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
 from adadp.app.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
 from adadp.app.train.feature_release import Preparation
@@ -34,7 +35,6 @@ from adadp.losses import Loss, check_labels, classes_of, find_loss
 from adadp.randomness import source_of
 from adadp.records import Data, Records
 from adadp.sampling import sampler
-from adadp.schedules import ValidationDecay
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
 
 

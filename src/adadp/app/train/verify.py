@@ -33,6 +33,7 @@ from adadp.app.report.certificate import guarantee_of, make_certificate, tensors
 from adadp.app.report.html import render, run_page
 from adadp.app.runs import RunFolder, certificate_digest
 from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train.planning import filter_of, notes_of, plan_of, planned_budget
 from adadp.app.train.search_spec import Search
 from adadp.errors import AdaDPError, InputError
@@ -40,7 +41,6 @@ from adadp.events import describe
 from adadp.ledger import BudgetRule, LedgerRecord, PlannedBudget, read_ledger
 from adadp.plan import Plan
 from adadp.randomness import source_of
-from adadp.schedules import parse_schedule
 
 _CLOSE = 1e-6
 """What two computers may differ by, relatively: the precision of a calibration is 1e-7."""

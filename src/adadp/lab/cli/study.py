@@ -128,8 +128,8 @@ def gradients(method: str, out: Path | None, as_json: bool, **settings: Any) -> 
     adadp study gradients --data cancer --dim 0 --model cancer-mlp --batch-size 56 --step 10 --step 100
     """
     from adadp.app.cli.progress import feature_bar
+    from adadp.app.texts.methods import parse_method
     from adadp.lab.studies.gradients import GradientSettings, study_gradients
-    from adadp.methods import parse_method
 
     chosen = GradientSettings(method=parse_method(method), **settings)
     with feature_bar() as progress:

@@ -18,9 +18,9 @@ from adadp.app.config import TrainConfig
 from adadp.app.report.certificate import stated
 from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import Status, verify_run
 from adadp.errors import InputError, RunError
-from adadp.schedules import parse_schedule
 
 Measured = dict[str, Any]
 """What a run came to: the keys are those of :func:`measured_run`."""

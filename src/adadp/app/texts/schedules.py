@@ -10,18 +10,9 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from adadp import checks
+from adadp.app.schedules import ExponentialDecay, PolynomialDecay, StepDecay, TimeDecay, ValidationDecay
 from adadp.errors import InputError
-from adadp.schedules.shapes import (
-    ExponentialDecay,
-    Piecewise,
-    PolynomialDecay,
-    Schedule,
-    StepDecay,
-    TimeDecay,
-    Uniform,
-    number_text,
-)
-from adadp.schedules.validation import ValidationDecay
+from adadp.schedules import Piecewise, Schedule, Uniform, number_text
 
 SHAPES: dict[str, type[Schedule]] = {
     kind.shape: kind for kind in (Uniform, TimeDecay, ExponentialDecay, StepDecay, PolynomialDecay, Piecewise)

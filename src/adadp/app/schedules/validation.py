@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.schedules.shapes import number_text
+from adadp.schedules import number_text
 
 
 @dataclass(frozen=True)

@@ -13,28 +13,83 @@ e^M(theta) and delta^ are the means of the candidates'. docs/selection.md shows 
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-from scipy.optimize import brentq
-
-from adadp import checks
+from adadp.accounting.composition import Composition
 from adadp.accounting.contour import Curve, contour_curve, direct_curve, saddle_point
 from adadp.accounting.dominating import Counts, compositions
 from adadp.accounting.orders import ORDERS, LogMoment, conversion, minimise
-from adadp.accounting.privacy_losses import Composition
-from adadp.errors import InputError, UnsupportedEvent
-from adadp.events import PoissonRepetitions, Repetitions, TruncatedNegativeBinomial
+from adadp.accounting.renyi import log_moment
+from adadp.app.accounting.repetitions import (
+    PoissonRepetitions,
+    Repetitions,
+    TruncatedNegativeBinomial,
+    describe_law,
+    law_from_json,
+    law_to_json,
+)
+from adadp.errors import EventError, UnsupportedEvent
+from adadp.events import Event, OtherEvent, describe, flatten, is_silent
 
 _NOTHING = 1e-12
 """What mean x delta^ may add without being looked at more closely, and the mass of outcomes that may be cut off."""
 _ANCHOR = math.log1p(1 / 8)
 """The epsilon^ (theta = 8) at which delta^ is computed tightest; at the other orders of a search it hardly loses."""
-_LEAST_GAMMA = 1e-5
-_NO_MORE = 1e-18
-"""A count whose probability is below this, past the mean, ends a draw."""
+
+
+@dataclass(frozen=True)
+class BestOf(OtherEvent):
+    """A random number of runs, each of a candidate drawn uniformly and independently; only the best run is published.
+
+    Published are the candidate, its output and its score; the other runs and their number are not. What the score looks
+    at must be public, or be charged inside the candidate.
+    """
+
+    kind = "best-of"
+    renyi_only = "The price of publishing the best of a random number of runs is proved for Renyi divergences only."
+
+    candidates: tuple[Event, ...]
+    repetitions: Repetitions
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "candidates", tuple(self.candidates))
+        if not isinstance(self.repetitions, (TruncatedNegativeBinomial, PoissonRepetitions)):
+            raise EventError(
+                f"BestOf.repetitions must be the law of the number of runs, got {self.repetitions!r}.",
+                why="The price of choosing the best is known for certain random numbers of runs only.",
+                fix="Use TruncatedNegativeBinomial or PoissonRepetitions from adadp.app.accounting.repetitions.",
+            )
+
+    @property
+    def held(self) -> tuple[Event, ...]:
+        return self.candidates
+
+    def log_moment(self, accountant: str) -> LogMoment:
+        runs = [
+            {part: count for part, count in flatten(candidate).items() if not is_silent(part)}
+            for candidate in self.candidates
+        ]
+        return best_of_moment(accountant, self.repetitions, runs, [log_moment(accountant, run) for run in runs])
+
+    def fields(self, encode: Callable[[Event], dict[str, Any]]) -> dict[str, Any]:
+        candidates = [encode(candidate) for candidate in self.candidates]
+        return {"candidates": candidates, "repetitions": law_to_json(self.repetitions)}
+
+    @classmethod
+    def of(cls, body: dict[str, Any], decode: Callable[[object], Event]) -> BestOf:
+        candidates = body.pop("candidates")
+        if not isinstance(candidates, list):
+            raise EventError(f"A list of events was expected, got {type(candidates).__name__}.")
+        return cls(tuple(decode(item) for item in candidates), law_from_json(body.pop("repetitions")))
+
+    def describe(self) -> str:
+        runs = " | ".join(describe(candidate) for candidate in self.candidates)
+        return f"Best of {describe_law(self.repetitions)} runs of [{runs}]"
 
 
 def best_of_moment(
@@ -110,81 +165,3 @@ def _chernoff(moment: LogMoment, epsilon: float, orders: list[float]) -> float:
             break  # convex, and past its minimum
         least = min(least, value)
     return math.exp(least)
-
-
-def repetitions_for(mean: float, eta: float = math.inf) -> Repetitions:
-    """The law with ``mean`` runs: Poisson for ``eta`` = inf, else the truncated negative binomial of that ``eta``.
-
-    ==========================  =============================================
-    case                        result
-    ==========================  =============================================
-    eta = inf, mean >= 1        Poisson
-    eta > -1, mean > 1          truncated negative binomial
-    mean <= 1 (Poisson: < 1)    InputError: that is no search
-    no gamma above 1e-300       InputError (eta close to -1 with a large mean)
-    ==========================  =============================================
-    """
-    mean = checks.positive("mean", mean, why="It is the mean number of runs.")
-    if eta == math.inf:
-        return PoissonRepetitions(mean)
-
-    def gap(log_gamma: float) -> float:
-        return math.log(TruncatedNegativeBinomial(eta, math.exp(log_gamma)).mean) - math.log(mean)
-
-    low, high = math.log(1e-300), -1e-9
-    if gap(high) > 0 or gap(low) < 0:
-        raise InputError(
-            f"No truncated negative binomial with eta = {eta:g} has a mean of {mean:g} runs.",
-            why="It makes at least one run, and with eta close to -1 hardly more.",
-            fix="Pass a mean above 1, or a larger eta.",
-        )
-    return TruncatedNegativeBinomial(eta, math.exp(brentq(gap, low, high, xtol=1e-14, rtol=1e-14)))
-
-
-def probabilities(repetitions: Repetitions) -> Iterator[tuple[int, float]]:
-    """(k, P[K = k]) for k = 0 or 1, 2, ...: without end. By recurrence of the logarithms, so that nothing overflows."""
-    if isinstance(repetitions, PoissonRepetitions):
-        log_mean, value = math.log(repetitions.mean), -repetitions.mean
-        for k in itertools.count(0):
-            yield k, math.exp(value)
-            value += log_mean - math.log(k + 1)
-        return
-    eta, going_on = repetitions.eta, math.log1p(-repetitions.gamma)
-    value = going_on + _log_first(repetitions)
-    for k in itertools.count(1):
-        yield k, math.exp(value)
-        value += going_on + math.log((k + eta) / (k + 1))
-
-
-def _log_first(law: TruncatedNegativeBinomial) -> float:
-    """log(eta / (gamma^-eta - 1)), or log(1 / log(1/gamma)) at eta = 0."""
-    power = -law.eta * math.log(law.gamma)
-    if power == 0:
-        return -math.log(-math.log(law.gamma))
-    if power > 1:
-        return math.log(law.eta) - power - math.log(-math.expm1(-power))
-    return math.log(law.eta / math.expm1(power))
-
-
-def draw_count(repetitions: Repetitions, uniform: float) -> int:
-    """How many runs to make, from one ``uniform`` number in [0, 1): the first k whose distribution function exceeds it.
-
-    The law is met to the precision of a float: a uniform number beyond the sum of all probabilities that are not
-    negligible gets the last of those counts.
-    """
-    if not isinstance(uniform, float) or not 0 <= uniform < 1:
-        raise InputError(
-            f"uniform must be a float in [0, 1), got {uniform!r}.", fix="Draw it from the run's generator."
-        )
-    if isinstance(repetitions, TruncatedNegativeBinomial) and repetitions.gamma < _LEAST_GAMMA:
-        raise InputError(
-            f"gamma = {repetitions.gamma:g} is too small to draw from.",
-            why="The number of runs could be in the millions, and cutting it off would be another law.",
-            fix=f"Use gamma >= {_LEAST_GAMMA:g}: a smaller mean, or a larger eta.",
-        )
-    below = 0.0
-    for k, probability in probabilities(repetitions):
-        below += probability
-        if below > uniform or (probability < _NO_MORE and k > repetitions.mean):
-            return k
-    raise AssertionError("unreachable: the probabilities have no end")

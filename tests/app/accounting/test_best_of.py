@@ -13,22 +13,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp, ndtr
 
-from adadp.accounting import ACCOUNTANTS, RdpFilter, ZcdpFilter, accountant, draw_count, repetitions_for
-from adadp.accounting.best_of import best_of_moment, probabilities
+from adadp.accounting import ACCOUNTANTS, RdpFilter, ZcdpFilter, accountant
 from adadp.accounting.renyi import log_moment
+from adadp.app.accounting.best_of import BestOf, best_of_moment
+from adadp.app.accounting.repetitions import (
+    PoissonRepetitions,
+    TruncatedNegativeBinomial,
+    draw_count,
+    probabilities,
+    repetitions_for,
+)
 from adadp.app.accounting.search_noise import noise_for_search
 from adadp.errors import BudgetExceeded, InputError, UnreachableTarget, UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,
-    BestOf,
     Composed,
     GaussianRelease,
     Neighbours,
-    PoissonRepetitions,
     PoissonSampled,
     Repeated,
     Selection,
-    TruncatedNegativeBinomial,
     ZcdpCost,
     flatten,
 )

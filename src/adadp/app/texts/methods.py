@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from adadp.app.texts.parts import find
 from adadp.errors import InputError
 from adadp.methods.adadp import AdaDp
 from adadp.methods.base import Method
@@ -30,12 +31,12 @@ def method_text(method: Method) -> str:
 
 def parse_method(text: str) -> Method:
     """The method written as ``name`` or ``name:option=value,option=value``; what is not given keeps its default."""
-    kind, rest = METHODS.find(text)
+    kind, rest = find(METHODS, text)
     name = kind.name
     defaults: dict[str, float | int | str] = {field.name: getattr(kind, field.name) for field in fields(kind)}
     usage = f"Its options are: {', '.join(f'{key}={value}' for key, value in defaults.items())}."
     options: dict[str, object] = {}
-    for item in rest.split(",") if rest or text.rstrip().endswith(":") else ():
+    for item in () if rest is None else rest.split(","):
         option, _, value = (part.strip() for part in item.partition("="))
         if option not in defaults:
             raise InputError(

@@ -8,20 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadp.accounting import (
-    Accountant,
-    Status,
-    accountant,
-    longest,
-    longest_within_rho,
-    most_repetitions,
-    smallest_noise,
-)
+from adadp.accounting import Accountant, Status, accountant
 from adadp.accounting.base import Bracket
+from adadp.app.accounting.calibrate import longest, longest_within_rho, most_repetitions, smallest_noise
 from adadp.app.accounting.run_shape import RunShape
+from adadp.app.schedules import ExponentialDecay, PolynomialDecay
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import Event, GaussianRelease, Neighbours, PoissonSampled, Repeated, Selection, ZcdpCost
-from adadp.schedules import ExponentialDecay, PolynomialDecay
 
 PLD, RDP, ZCDP = accountant("pld"), accountant("rdp"), accountant("zcdp")
 

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadp.accounting import EpsilonTarget, RhoTarget, accountant
-from adadp.accounting.targets import Target
+from adadp.accounting import accountant
 from adadp.accounting.zcdp import ZcdpAccountant
+from adadp.app.accounting.targets import EpsilonTarget, RhoTarget, Target
+from adadp.app.schedules import ExponentialDecay, PolynomialDecay, StepDecay, TimeDecay
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import Event, GaussianRelease, Neighbours, PoissonSampled, Repeated, ReshuffledEpoch, compose
-from adadp.schedules import ExponentialDecay, PolynomialDecay, Schedule, StepDecay, TimeDecay, Uniform
+from adadp.schedules import Schedule, Uniform
 
 EPOCHS = 12
 TARGETS = [
