@@ -66,11 +66,27 @@ def test_signs(value):
 @pytest.mark.parametrize(
     ("check", "value", "message"),
     [
-        (checks.positive, 0, "noise_multiplier must be greater than 0, got 0. Because. Pass sigma > 0."),
-        (checks.positive, -1.5, "noise_multiplier must be greater than 0, got -1.5. Because. Pass sigma > 0."),
-        (checks.non_negative, -1, "noise_multiplier must not be negative, got -1. Because. Pass sigma >= 0."),
-        (checks.probability, 1.5, "noise_multiplier must lie in [0, 1], got 1.5. Because. Pass sigma between 0 and 1."),
-        (checks.probability, -0.1, "noise_multiplier must lie in [0, 1], got -0.1. Because. Pass sigma between 0 and 1."),
+        (checks.positive, 0, "noise_multiplier must be greater than 0, got 0. Because. Pass noise_multiplier > 0."),
+        (
+            checks.positive,
+            -1.5,
+            "noise_multiplier must be greater than 0, got -1.5. Because. Pass noise_multiplier > 0.",
+        ),
+        (
+            checks.non_negative,
+            -1,
+            "noise_multiplier must not be negative, got -1. Because. Pass noise_multiplier >= 0.",
+        ),
+        (
+            checks.probability,
+            1.5,
+            "noise_multiplier must lie in [0, 1], got 1.5. Because. Pass noise_multiplier between 0 and 1.",
+        ),
+        (
+            checks.probability,
+            -0.1,
+            "noise_multiplier must lie in [0, 1], got -0.1. Because. Pass noise_multiplier between 0 and 1.",
+        ),
     ],
 )
 def test_a_refusal_says_what_why_and_what_to_do(check, value, message):
