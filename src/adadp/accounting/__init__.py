@@ -9,12 +9,11 @@
 
 from __future__ import annotations
 
-from adadp.accounting.answer import Answer, Status
+from adadp.accounting.answer import Answer, Status, rounded_up
 from adadp.accounting.base import Accountant
 from adadp.accounting.filters import Filter, RdpFilter, ZcdpFilter, filter_like
 from adadp.accounting.pld import PldAccountant
 from adadp.accounting.renyi import RdpAccountant
-from adadp.accounting.rounding import rounded_up
 from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.registry import Registry
 
