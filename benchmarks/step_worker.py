@@ -25,9 +25,9 @@ from unittest.mock import patch
 import torch
 from step_sides import CASES, METHODS, Case, Side, build_side, our_parts, plain_parts
 
+from adadp.app.losses import cross_entropy
 from adadp.gradients.capture import Capture
 from adadp.lab.methods import boxes, published
-from adadp.losses import cross_entropy
 from adadp.noise import GaussianMechanism
 
 MEGABYTE = 1 << 20

@@ -37,7 +37,6 @@ CORE: dict[str, set[str]] = {
     "gradients": {"errors", "checks", "registry"},
     "input_bound": {"checks"},
     "records": {"errors", "input_bound"},
-    "losses": {"errors"},
     "methods": {"errors", "checks", "clipping", "gradients", "schedules"},
     "plan": {"errors", "checks", "events", "schedules", "accounting", "sampling", "clipping"},
     "release": {"errors", "events", "ledger", "noise", "randomness"},

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 from adadp import checks
 from adadp.app import resolve, start
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
 from adadp.app.owndata import encoder_from_json, load_own
 from adadp.app.predict import evaluation, load_model
 from adadp.app.runs import RunFolder
@@ -22,7 +23,6 @@ from adadp.app.train import fit, verify_run
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 from adadp.ledger import Ledger, PlannedBudget
-from adadp.losses import cross_entropy
 from adadp.plan import Plan
 from adadp.records import Records
 from adadp.step import PrivateGradients

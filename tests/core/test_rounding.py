@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 
 from adadp import Ledger, Plan, PrivateGradients, fit
 from adadp.accounting import RdpFilter
+from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
 from adadp.app.texts.methods import parse_method
 from adadp.app.train import verify_run
@@ -28,7 +29,6 @@ from adadp.errors import InputError, Interrupted
 from adadp.exact import SCORE_UNITS, ExactSums, WholeSum
 from adadp.gradients import GradientEngine, loop_gradients
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
 from adadp.noise import GaussianMechanism, grid_of
 
 pytestmark = pytest.mark.usefixtures("raw_records")  # huge numbers are the point

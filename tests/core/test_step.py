@@ -12,12 +12,12 @@ from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.audit import neighbour_replay
+from adadp.app.losses import cross_entropy
 from adadp.app.zoo import load
 from adadp.clipping import Flat
 from adadp.errors import BudgetExceeded, InputError
 from adadp.gradients import loop_gradients
 from adadp.ledger import PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
 

@@ -9,16 +9,18 @@ from adadp.app.auto_size import auto_batch_size, auto_steps
 from adadp.app.config import AUTO, TrainConfig, leaves_start_open, require_delta
 from adadp.app.features import Stage, features_text, parse_features, released_stages
 from adadp.app.features.private_bounds import Bounds
+from adadp.app.methods.adadp import AdaDp
 from adadp.app.owndata import is_own, private_positions
 from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
+from adadp.app.texts.clip_rules import is_name
 from adadp.app.texts.methods import method_text, parse_method
 from adadp.app.texts.schedules import parse_noise
 from adadp.app.train.planning import plan_of, refuse_large_delta, with_release_noise
 from adadp.app.zoo import find
 from adadp.errors import InputError
-from adadp.methods import AdaDp, Method
+from adadp.methods import Method
 
 
 def resolve(config: TrainConfig) -> RunSpec:
@@ -171,7 +173,7 @@ def _fill_recipe(draft: Draft, recipe: Recipe) -> None:
         draft.epochs = recipe.epochs
     if draft.batch_size is None and _wants_start(draft, "batch_size_schedule"):
         draft.batch_size = _batch_of(recipe, public_records(draft))
-    if draft.clip_norm is None and ":" not in draft.clip_rule and _wants_start(draft, "clip_norm_schedule"):
+    if draft.clip_norm is None and is_name(draft.clip_rule) and _wants_start(draft, "clip_norm_schedule"):
         draft.clip_norm = recipe.clip_norm
     if draft.optimizer is None:
         draft.optimizer = recipe.optimizer

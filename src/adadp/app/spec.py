@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from adadp.app.config import TrainConfig
 from adadp.app.features import Stage, parse_features
 from adadp.app.schedules import ValidationDecay
-from adadp.app.texts.clip_rules import clip_rule
+from adadp.app.texts.clip_rules import clip_rule, is_name
 from adadp.app.texts.methods import parse_method
 from adadp.app.texts.schedules import OpenSchedule, parse_noise, parse_open
 from adadp.clipping import ClipRule
@@ -52,7 +52,7 @@ class RunSpec:
         first = config.batch_size if batches is None else round(batches.value_at(0))
         bounds = _bounds(config, rule)
         if rule is None:
-            named = ":" not in config.clip_rule
+            named = is_name(config.clip_rule)
             bound = config.clip_norm if bounds is None else bounds.value_at(0)
             size = first if isinstance(first, int) else None
             rule = clip_rule(config.clip_rule, bound if named else None, batch_size=size)
@@ -75,7 +75,7 @@ class RunSpec:
     @property
     def starting_bound(self) -> float:
         """What the clip bound begins with; 1 where a clip rule in full text has its own."""
-        if ":" in self.config.clip_rule:
+        if not is_name(self.config.clip_rule):
             return 1.0
         bounds = over_epochs(self.config.clip_norm_schedule, self.config.clip_norm)
         assert bounds is not None
@@ -98,7 +98,7 @@ def _bounds(config: TrainConfig, rule: ClipRule | None) -> Schedule | None:
     """The clip bound over the epochs; beside a rule that has its own bound it is a factor, and begins with 1."""
     if config.clip_norm_schedule is None:
         return None
-    named = rule is None and ":" not in config.clip_rule
+    named = rule is None and is_name(config.clip_rule)
     bounds = over_epochs(config.clip_norm_schedule, config.clip_norm if named else 1.0)
     assert bounds is not None
     first = bounds.value_at(0)

@@ -13,11 +13,11 @@ from torch import nn
 
 from adadp.app import start, zoo
 from adadp.app.config import TrainConfig
+from adadp.app.losses import binary_cross_entropy, cross_entropy
 from adadp.app.runs import ClassCounts, RunFolder
 from adadp.app.train import evaluation, fit, verify_run
 from adadp.app.train.evaluation import MOST_CLASSES, accuracy_on, share_right
 from adadp.errors import InputError, RunError
-from adadp.losses import binary_cross_entropy, cross_entropy
 
 CANCER = zoo.load("cancer")
 FEATURES, LABELS = CANCER.train

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adadp.app.methods.adadp import AdaDp
 from adadp.app.texts.methods import METHODS, parse_method
 from adadp.errors import InputError
 from adadp.lab.methods.agd import Agd
 from adadp.lab.methods.dpopt import DpOpt
 from adadp.lab.methods.momentum import DpSgdMomentum
 from adadp.lab.methods.published import AdadpPublished, Adal, Adan
-from adadp.methods import AdaDp, DpSgd
+from adadp.methods import DpSgd
 
 POSITIVE = st.floats(1e-300, 1e300)
 ADADP = st.builds(

@@ -11,6 +11,7 @@ from torch import nn
 from adadp import Plan, PrivateGradients
 from adadp.app.config import TrainConfig
 from adadp.app.features import parse_features
+from adadp.app.losses import cross_entropy
 from adadp.app.report.certificate import plain_words
 from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder
@@ -19,7 +20,6 @@ from adadp.app.texts.methods import parse_method
 from adadp.app.train import verify_run
 from adadp.errors import InputError
 from adadp.ledger import read_ledger
-from adadp.losses import cross_entropy
 
 SHORT = TrainConfig("cancer", noise_multiplier=2.0, delta=1e-4, steps=25, seed=0, threads=1)
 NOT_PRIVATE = ("adadp-published", "adadp-published:clip=batch", "adan", "dpopt:source=raw")

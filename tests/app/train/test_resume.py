@@ -20,6 +20,7 @@ from torch import nn
 
 from adadp.app import zoo
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec
 from adadp.app.texts.schedules import parse_schedule
@@ -29,7 +30,6 @@ from adadp.app.train.run import Run
 from adadp.errors import AdaDPError, InputError, Interrupted, LedgerBusy, LedgerCorrupt, LedgerError, RunError
 from adadp.events import flatten
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
 from adadp.noise import GaussianMechanism
 from adadp.plan import Plan
 from adadp.step import PrivateGradients

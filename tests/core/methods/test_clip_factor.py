@@ -10,13 +10,14 @@ from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.audit import neighbour_replay
+from adadp.app.losses import cross_entropy
+from adadp.app.methods.adadp import AdaDp
 from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import fit
 from adadp.app.zoo import load
 from adadp.errors import InputError
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
-from adadp.methods import AdaDp, DpSgd
+from adadp.methods import DpSgd
 from adadp.methods.clipped import ClippedSum
 from adadp.noise import GaussianMechanism
 

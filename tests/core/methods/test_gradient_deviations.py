@@ -10,10 +10,10 @@ from clip_texts import rule_of
 from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
+from adadp.app.losses import cross_entropy
 from adadp.app.texts.methods import METHODS, parse_method
 from adadp.app.texts.schedules import parse_schedule
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
 from adadp.methods import GRADIENT, Method, Query
 from adadp.noise import GaussianMechanism
 

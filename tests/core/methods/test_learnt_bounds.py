@@ -8,9 +8,9 @@ from clip_texts import rule_of
 from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
+from adadp.app.losses import cross_entropy
 from adadp.app.texts.methods import parse_method
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
 from adadp.methods import GRADIENT
 from adadp.noise import GaussianMechanism
 

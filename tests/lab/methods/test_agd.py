@@ -15,6 +15,7 @@ from adadp import Ledger, PrivateGradients
 from adadp.accounting import RdpFilter
 from adadp.app.audit import audit_method
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
 from adadp.app.selection import grid, tune
 from adadp.app.spec import RunSpec
@@ -27,7 +28,6 @@ from adadp.events import AdaptivelyChosen, GaussianRelease, PoissonSampled, Sele
 from adadp.gradients import GradientEngine
 from adadp.lab.methods.agd import Agd, AgdQuery
 from adadp.ledger import read_ledger
-from adadp.losses import cross_entropy
 from adadp.methods.base import GRADIENT
 from adadp.noise import choose_least
 from adadp.plan import Plan

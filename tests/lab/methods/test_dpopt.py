@@ -17,6 +17,8 @@ from torch import nn
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.audit import neighbour_replay
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
+from adadp.app.methods.adadp import AdaDp
 from adadp.app.resolve import resolve
 from adadp.app.texts.methods import parse_method
 from adadp.clipping.base import SLACK
@@ -26,8 +28,7 @@ from adadp.lab.methods import clamped
 from adadp.lab.methods.dpopt import DpOpt
 from adadp.lab.methods.dpopt_scales import ShapedScales
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
-from adadp.methods import AdaDp, DpSgd
+from adadp.methods import DpSgd
 from adadp.methods.clipped import ClippedSum
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource

@@ -15,6 +15,7 @@ from torch import nn
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.accounting import accountant
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec
 from adadp.app.texts.methods import parse_method
@@ -26,7 +27,6 @@ from adadp.errors import InputError, Interrupted
 from adadp.events import Composed, GaussianRelease, Neighbours, PoissonSampled
 from adadp.lab.methods.momentum import DpSgdMomentum, variance_factor
 from adadp.ledger import PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
 
 DATA = load("cancer").train
 SETTINGS = {"delta": 1e-4, "batch_size": 56, "clip_norm": 1.0, "lr": 0.2}

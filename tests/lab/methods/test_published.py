@@ -15,6 +15,7 @@ from torch import nn
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.accounting import accountant
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
 from adadp.app.report.certificate import make_certificate, plain_words
 from adadp.app.runs.optimizer_state import flatten_optimizer, restore_optimizer
@@ -23,7 +24,6 @@ from adadp.errors import InputError
 from adadp.lab.methods import clamped
 from adadp.lab.methods.published import AdadpPublished, Adal, Adan
 from adadp.ledger import PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
 from adadp.randomness import SeededSource
 
 CLIP, SIGMA, RECORDS, LOT, SEED = 0.3, 0.5, 30, 12, 11

@@ -16,6 +16,7 @@ from PIL import Image
 
 from adadp.app import zoo
 from adadp.app.cli import main
+from adadp.app.losses import cross_entropy
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
@@ -23,7 +24,6 @@ from adadp.lab.methods.published import AdadpPublished
 from adadp.lab.studies.gradients import GradientSettings, Look, _projected, published_noise, study_gradients
 from adadp.lab.studies.plots import draw_study
 from adadp.ledger import Ledger
-from adadp.losses import cross_entropy
 from adadp.methods import DpSgd
 from adadp.plan import Plan
 from adadp.step import PrivateGradients

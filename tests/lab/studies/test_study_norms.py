@@ -15,13 +15,13 @@ from PIL import Image
 
 from adadp.app import zoo
 from adadp.app.cli import main
+from adadp.app.losses import cross_entropy
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.gradients import loop_gradients
 from adadp.lab.studies.keys import keyed
 from adadp.lab.studies.norms import ModelNorms, NormLook, NormSettings, _standardised, study_norms
 from adadp.lab.studies.plots import draw_study
-from adadp.losses import cross_entropy
 
 RECORDS = len(zoo.load("cancer").train[1])
 SMALL = NormSettings(data="cancer", models=("mlp:7",), epochs=2, q=0.2, lr=0.05, raw=True)

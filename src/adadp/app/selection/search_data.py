@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from adadp.app.config import TrainConfig
 from adadp.app.features import extract, fixed_first, parse_features, whole_module
 from adadp.app.inputs import Records as Pair
+from adadp.app.losses import cross_entropy
 from adadp.app.owndata import load_own
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec
@@ -20,7 +21,6 @@ from adadp.app.train.search_spec import Search
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
-from adadp.losses import cross_entropy
 from adadp.plan import Plan
 from adadp.records import Records
 

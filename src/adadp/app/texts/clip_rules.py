@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 
+from adadp.app.clipping.quantile import QuantileAdaptive
+from adadp.app.texts.parts import find
 from adadp.clipping.base import ClipRule, bound_in_range
 from adadp.clipping.fixed import Automatic, Flat, PerLayer, PerLayerJoint
-from adadp.clipping.quantile import QuantileAdaptive
 from adadp.errors import InputError
+from adadp.registry import Registry
 
-RULES: dict[str, type[ClipRule]] = {
-    rule.name: rule for rule in (Flat, PerLayer, PerLayerJoint, Automatic, QuantileAdaptive)
-}
+
+def _accept(found: object) -> type[ClipRule] | None:
+    return found if isinstance(found, type) and issubclass(found, ClipRule) else None
+
+
+RULES: Registry[type[ClipRule]] = Registry(
+    "clip rule", {rule.name: rule for rule in (Flat, PerLayer, PerLayerJoint, Automatic, QuantileAdaptive)}, _accept
+)
 """Name in text -> rule."""
 
 COUNT_NOISE = 10.0
@@ -29,7 +36,7 @@ def clip_rule(name: str, bound: float | None = None, *, batch_size: int | None =
     hundredth and a ceiling of a hundred times it, and on the count a noise multiplier of a tenth of ``batch_size``
     (Andrew et al. 2021), of 10 at least.
     """
-    if isinstance(name, str) and ":" in name:
+    if not is_name(name):
         if bound is not None:
             raise InputError(
                 f"The rule {name!r} and the clip bound {bound} were both given.",
@@ -37,7 +44,7 @@ def clip_rule(name: str, bound: float | None = None, *, batch_size: int | None =
                 fix="Give the name of a rule and a bound, or the rule in full text alone.",
             )
         return parse_clip_rule(name)
-    kind = _kind(name)
+    kind, _ = _kind(name)
     if bound is None:
         raise InputError(
             f"The clip rule {name!r} has no bound.",
@@ -55,8 +62,7 @@ def clip_rule(name: str, bound: float | None = None, *, batch_size: int | None =
 
 def parse_clip_rule(text: str) -> ClipRule:
     """The rule written as ``name:number,option=number``, for example ``automatic:1,gamma=0.01``."""
-    name, _, rest = (part.strip() for part in _checked(text).partition(":"))
-    kind = _kind(name)
+    kind, rest = _kind(text)
     plain: list[float] = []
     options: dict[str, float] = {}
     for item in rest.split(",") if rest else ():
@@ -64,7 +70,7 @@ def parse_clip_rule(text: str) -> ClipRule:
         if not equals:
             plain.append(_number(option, kind))
         elif option not in kind.options:
-            raise InputError(f"The {name} rule has no option {option!r}.", fix=_usage(kind))
+            raise InputError(f"The {kind.name} rule has no option {option!r}.", fix=_usage(kind))
         elif option in options:
             raise InputError(
                 f"The clip rule {text!r} gives {option} twice.", why="Only one could count.", fix=_usage(kind)
@@ -88,23 +94,26 @@ def _built(kind: type[ClipRule], text: str, plain: list[float], options: dict[st
     return kind(*bounds, **named)
 
 
-def _checked(text: object) -> str:
+def is_name(text: object) -> bool:
+    """Whether ``text`` names a rule and leaves its bound to be given beside it."""
+    return _kind(text)[1] is None
+
+
+def clip_rule_text(rule: ClipRule) -> str:
+    """What ``parse_clip_rule`` reads as ``rule``: by name if that is known, else by where its class is defined."""
+    kind = type(rule)
+    if kind.name in RULES and RULES[kind.name] is kind:
+        return str(rule)
+    return f"{kind.__module__}:{kind.__qualname__}:{str(rule).partition(':')[2]}"
+
+
+def _kind(text: object) -> tuple[type[ClipRule], str | None]:
+    """The rule that ``text`` names, and its numbers as text."""
     if not isinstance(text, str):
         raise InputError(
             f"A clip rule must be text, got {text!r} ({type(text).__name__}).", fix=f"Write it like {Flat.example}."
         )
-    return text
-
-
-def _kind(name: object) -> type[ClipRule]:
-    """The rule called ``name``."""
-    kind = RULES.get(_checked(name))
-    if kind is None:
-        raise InputError(
-            f"Unknown clip rule {name!r}.",
-            fix="Use one of: " + ", ".join(kind.example for kind in RULES.values()) + ".",
-        )
-    return kind
+    return find(RULES, text)
 
 
 def _usage(kind: type[ClipRule]) -> str:

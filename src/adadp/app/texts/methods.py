@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from adadp.app.methods.adadp import AdaDp
 from adadp.app.texts.parts import find
 from adadp.errors import InputError
-from adadp.methods.adadp import AdaDp
 from adadp.methods.base import Method
 from adadp.methods.clipped import DpSgd
 from adadp.registry import Registry

@@ -20,9 +20,11 @@ from adadp.app.features import (
     raw_bound,
     released_stages,
 )
+from adadp.app.losses import Loss
 from adadp.app.optimizers.building import MakeOptimizer
 from adadp.app.schedules import tabulated
 from adadp.app.spec import RunSpec
+from adadp.app.texts.clip_rules import clip_rule_text
 from adadp.app.texts.methods import method_text, parse_method
 from adadp.app.train.evaluation import Evaluate, Evaluation, check_pair, refuse_training_records
 from adadp.app.train.planning import with_release_noise
@@ -32,7 +34,6 @@ from adadp.app.train.session import tensors_of_data, train
 from adadp.clipping import ClipRule, Flat
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
-from adadp.losses import Loss
 from adadp.methods import Method
 from adadp.records import Data
 from adadp.schedules import Schedule
@@ -147,7 +148,9 @@ def fit(
             why="It would be ignored.",
             fix="Give it to the optimizer you make.",
         )
-    rule = None if isinstance(clip_norm, Real) else str(clip_norm)
+    rule = clip_rule_text(clip_norm) if isinstance(clip_norm, ClipRule) else None
+    if rule is None and not isinstance(clip_norm, Real):
+        rule = str(clip_norm)
     if not isinstance(method, (str, Method)):
         raise InputError(f"method is {method!r}, which is no method.", fix="Pass its name, or an adadp.Method.")
     asked = parse_method(method) if isinstance(method, str) else method

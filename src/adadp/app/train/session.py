@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from adadp.app.config import TrainConfig
 from adadp.app.features import Shape, Stage, WithFeatures, fixed_first, raw_bound, released_stages, whole_module
+from adadp.app.losses import Loss, check_labels, classes_of, find_loss
 from adadp.app.optimizers.building import MakeOptimizer, make_optimizer
 from adadp.app.runs import RunFolder
 from adadp.app.schedules import ValidationDecay
@@ -31,7 +32,6 @@ from adadp.app.train.validation_noise import HELD, HeldOut, Looks, hold_out
 from adadp.errors import InputError, LedgerCorrupt
 from adadp.input_bound import InputBound
 from adadp.ledger import BudgetRule, Ledger, read_ledger
-from adadp.losses import Loss, check_labels, classes_of, find_loss
 from adadp.randomness import source_of
 from adadp.records import Data, Records
 from adadp.sampling import sampler

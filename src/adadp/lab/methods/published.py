@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from adadp import checks
+from adadp.app.methods.adadp import AdaDp
 from adadp.clipping import ClipRule, ClipState
 from adadp.clipping.fixed import layers
 from adadp.errors import InputError
 from adadp.gradients import Capture, GradientEngine
 from adadp.lab.methods.boxes import Box, BoxQuery, average_into
 from adadp.lab.methods.clamped import square_sums
-from adadp.methods.adadp import AdaDp
 from adadp.methods.base import GRADIENT, Method, MethodDefaults, Parts, Query, Tensors, check_choice
 from adadp.methods.clipped import ClippedSum
 

@@ -91,7 +91,7 @@ class ScaleSettings:
         check_following(self, power)
 
 
-class Scales(ABC):
+class LearntScales(ABC):
     """One public scale k per input column of every layer, for a gradient g in scaled coordinates g / k.
 
     All scales are 1 until ``start`` steps; from then on ``next_scales`` says what they are. Whatever its size, it is
@@ -185,7 +185,7 @@ class Scales(ABC):
         self._steps = int(tensors["steps"])
 
 
-class ColumnScales(Scales):
+class ColumnScales(LearntScales):
     """Scales of ADADP: k = b, a power of what the column moves, and the gradient is s / k (the matched preconditioner).
 
         r = sqrt(max(V, 0) / mean of V over all coordinates), within [lowest, highest];   b = r^power

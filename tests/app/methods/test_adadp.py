@@ -13,6 +13,8 @@ from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.audit import neighbour_replay
+from adadp.app.losses import cross_entropy
+from adadp.app.methods.adadp import AdaDp
 from adadp.app.runs import RunFolder
 from adadp.app.train import fit, verify_run
 from adadp.app.zoo import load
@@ -20,8 +22,7 @@ from adadp.clipping.base import SLACK
 from adadp.errors import BudgetExceeded, Interrupted
 from adadp.gradients import Capture, loop_gradients
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
-from adadp.methods import AdaDp, DpSgd
+from adadp.methods import DpSgd
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adadp.app.methods.scales import ColumnScales, ScaleSettings, waiting
 from adadp.clipping import ClipRule
 from adadp.gradients import GradientEngine
 from adadp.methods.base import Method, Query
 from adadp.methods.clipped import ClippedSum
-from adadp.methods.scales import ColumnScales, ScaleSettings, waiting
 
 
 @dataclass(frozen=True)

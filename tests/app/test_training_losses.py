@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from adadp.errors import InputError
-from adadp.losses import (
+from adadp.app.losses import (
     LOSSES,
     binary_cross_entropy,
     check_labels,
@@ -17,6 +16,7 @@ from adadp.losses import (
     find_loss,
     mean_squared_error,
 )
+from adadp.errors import InputError
 
 torch.manual_seed(0)
 FEATURES = torch.randn(5, 4)

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adadp.app.methods.adadp import AdaDp
+from adadp.app.methods.scales import ColumnScales, ScaleSettings
 from adadp.errors import InputError
-from adadp.methods import AdaDp, ColumnScales, ScaleSettings
 
 LAYERS = {
     "linear.weight": ((4, 3), (1, 3)),
