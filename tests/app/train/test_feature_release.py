@@ -17,13 +17,13 @@ from adadp.app import zoo
 from adadp.app.audit import neighbour_replay
 from adadp.app.features import parse_features
 from adadp.app.features.pca import Pca
+from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
 from adadp.app.train import feature_release, fit, verify_run
 from adadp.app.train.feature_release import Preparation
 from adadp.errors import BudgetExceeded, InputError, Interrupted, RunError
 from adadp.events import GaussianRelease, Neighbours, compose, flatten
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
 from adadp.noise import GaussianMechanism
 from adadp.plan import Plan
 from adadp.step import PrivateGradients

@@ -9,20 +9,21 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from clip_texts import rule_of
 from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.accounting import accountant
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
 from adadp.app.report.certificate import make_certificate, plain_words
 from adadp.app.runs.optimizer_state import flatten_optimizer, restore_optimizer
+from adadp.app.texts.methods import METHODS, parse_method
 from adadp.errors import InputError
-from adadp.gradients import boxes
+from adadp.lab.methods import clamped
 from adadp.lab.methods.published import AdadpPublished, Adal, Adan
 from adadp.ledger import PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
-from adadp.methods import METHODS, parse_method
 from adadp.randomness import SeededSource
 
 CLIP, SIGMA, RECORDS, LOT, SEED = 0.3, 0.5, 30, 12, 11
@@ -37,7 +38,7 @@ READINGS = [
 @pytest.fixture(autouse=True)
 def without_compiler(monkeypatch):
     """Compiling takes seconds, and has tests of its own."""
-    monkeypatch.setattr(boxes, "_compiled_kernel", lambda: None)
+    monkeypatch.setattr(clamped, "_compiled_kernel", lambda: None)
 
 
 def mlp() -> nn.Module:
@@ -69,7 +70,9 @@ def started(
     **options,
 ):
     planned = len(data[0]) if planned is None else planned
-    plan = Plan.of_noise(noise=noise_multiplier, steps=50, records=planned, batch_size=batch_size, clip_norm=rule)
+    plan = Plan.of_noise(
+        noise=noise_multiplier, steps=50, records=planned, batch_size=batch_size, clip_norm=rule_of(rule)
+    )
     path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
     ledger = Ledger.create(path, budget=PlannedBudget(plan.event()))
     return PrivateGradients(

@@ -21,12 +21,13 @@ from adadp.app.config import TrainConfig, json_digest
 from adadp.app.features import parse_features, statement
 from adadp.app.report.detection import rules_out_little
 from adadp.app.runs import certificate_digest
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import parse_schedule
 from adadp.errors import AccountingError
 from adadp.events import Event, Neighbours, Repeated, compose, describe, to_json
 from adadp.ledger import LedgerRecord
-from adadp.methods import parse_method
 from adadp.plan import Plan
-from adadp.schedules import Piecewise, parse_schedule
+from adadp.schedules import Piecewise
 
 FORMAT = 2
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from adadp.app.losses import cross_entropy
 from adadp.app.report.certificate import make_certificate, model_metadata, plain_words
 from adadp.app.report.html import write_report
 from adadp.app.runs import RunFolder
@@ -32,7 +33,6 @@ from adadp.app.train.evaluation import accuracy_on, share_right
 from adadp.app.train.search_spec import Search
 from adadp.errors import InputError
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
 from adadp.randomness import source_of
 
 

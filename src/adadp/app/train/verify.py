@@ -32,14 +32,15 @@ from adadp.accounting import Filter, filter_like
 from adadp.app.report.certificate import guarantee_of, make_certificate, tensors_digest
 from adadp.app.report.html import render, run_page
 from adadp.app.runs import RunFolder, certificate_digest
-from adadp.app.train.planning import decay_of, filter_of, notes_of, plan_of, planned_budget
+from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import parse_schedule
+from adadp.app.train.planning import filter_of, notes_of, plan_of, planned_budget
 from adadp.app.train.search_spec import Search
 from adadp.errors import AdaDPError, InputError
 from adadp.events import describe
 from adadp.ledger import BudgetRule, LedgerRecord, PlannedBudget, read_ledger
 from adadp.plan import Plan
 from adadp.randomness import source_of
-from adadp.schedules import parse_schedule
 
 _CLOSE = 1e-6
 """What two computers may differ by, relatively: the precision of a calibration is 1e-7."""
@@ -155,7 +156,7 @@ class _Finished:
 
     def _check_choices(self) -> None:
         """Noise that was chosen on the way is what it began with times k, again and again, and never rises."""
-        decay, stated = decay_of(self.folder.config), self._stated.noise
+        decay, stated = self._spec.decay, self._stated.noise
         assert stated is not None
         if decay is None:  # a method's choices are held by the filter alone, which admits every charge
             return
@@ -170,7 +171,7 @@ class _Finished:
             return PlannedBudget(self._search.event())
         if self._stated.adaptive:
             return self._filter()
-        return planned_budget(self.folder.config, self._stated)
+        return planned_budget(self._spec.method, self._stated)
 
     def _filter(self) -> Filter:
         """The filter the ledger began with, fresh. Its numbers are its own: an earlier conversion of the same budget
@@ -248,7 +249,7 @@ class _Finished:
         names = sorted({*again, *certificate} - _ELSEWHERE)
         wrong = [name for name in names if again.get(name, _NOTHING) != certificate.get(name, _NOTHING)]
         trained = self._search is None or self._search.chosen is not None
-        if trained and not set(notes_of(self.folder.config, self._stated)) <= set(certificate["notes"]):
+        if trained and not set(notes_of(self._spec, self._stated)) <= set(certificate["notes"]):
             wrong.append("notes")
         if wrong:
             raise InputError(f"The certificate says something else than this run under: {', '.join(wrong)}.")
@@ -281,9 +282,13 @@ class _Finished:
         return None if found is None else Search.from_json(found)
 
     @cached_property
+    def _spec(self) -> RunSpec:
+        return RunSpec.of(self.folder.config)
+
+    @cached_property
     def _asked(self) -> Plan:
         """What config.toml asks for."""
-        return plan_of(self.folder.config, self.certificate["plan"]["records"])
+        return plan_of(self._spec, self.certificate["plan"]["records"])
 
     @cached_property
     def _stated(self) -> Plan:

@@ -20,8 +20,10 @@ from adadp.app.report.certificate import bracket_in_words, guarantee_of, small
 from adadp.app.report.html.formatting import number
 from adadp.app.report.html.page import Axis, Chart, Series
 from adadp.app.runs import Evaluated
+from adadp.app.texts.clip_rules import parse_clip_rule
+from adadp.app.texts.schedules import parse_open, parse_schedule
 from adadp.plan import Plan
-from adadp.schedules import Schedule, Uniform, parse_open, parse_schedule
+from adadp.schedules import Schedule, Uniform
 
 Line = Mapping[str, Any]
 """One line of the metrics of a run."""
@@ -172,7 +174,7 @@ def _plan(stated: Mapping[str, Any]) -> Plan:
         records=stated["records"],
         batch_size=stated["batch_size"],
         steps=stated["steps"],
-        clip_norm=stated["clip_norm"],
+        clip_norm=parse_clip_rule(stated["clip_norm"]),
         sampling=stated["sampling"],
         neighbours=stated["neighbours"],
         batch_size_schedule=parse_schedule(stated["batch_size_schedule"]) if "batch_size_schedule" in stated else None,
