@@ -60,7 +60,7 @@ CORE: dict[str, set[str]] = {
 """Room of the core -> rooms of the core it may import."""
 
 WITHOUT_TORCH = {"errors", "checks", "registry", "events", "schedules", "ledger", "accounting"}
-DOORS = {"__init__", "__main__"}
+DOORS = {"__init__", "__main__", "testing"}
 HEAVY = {"torch", "numpy", "scipy"}
 SECONDS_TO_START = 0.5
 

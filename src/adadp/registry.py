@@ -97,5 +97,9 @@ def _module(name: str) -> ModuleType:
         raise ImportError(f"{name} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
     return module

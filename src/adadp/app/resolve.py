@@ -15,7 +15,7 @@ from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, 
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import is_name
-from adadp.app.texts.methods import method_text, parse_method
+from adadp.app.texts.methods import METHODS, parse_method
 from adadp.app.texts.schedules import parse_noise
 from adadp.app.train.planning import plan_of, refuse_large_delta, with_release_noise
 from adadp.app.zoo import find
@@ -37,7 +37,8 @@ def resolve(config: TrainConfig) -> RunSpec:
         _refuse_own_settings(config)
     method = parse_method(config.method)
     draft = Draft(**vars(config))
-    draft.method = method_text(method)
+    if METHODS.get(method.name) is type(method):  # else it is named by its place, which stays as it was given
+        draft.method = str(method)
     draft.delta = delta_of(config)
     if draft.features is None and draft.model is None and draft.data in DEFAULT_FEATURES:
         equalised = isinstance(method, AdaDp) and draft.epsilon is not None  # its noise is a share of epsilon
