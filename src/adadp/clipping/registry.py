@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from adadp.clipping.base import ClipRule, bound_in_range
 from adadp.clipping.fixed import Automatic, Flat, PerLayer, PerLayerJoint
 from adadp.clipping.quantile import QuantileAdaptive
-from adadp.errors import InputError
+from adadp.errors import InputError, within
 
 RULES: dict[str, type[ClipRule]] = {
     rule.name: rule for rule in (Flat, PerLayer, PerLayerJoint, Automatic, QuantileAdaptive)
@@ -71,7 +71,8 @@ def parse_clip_rule(text: str) -> ClipRule:
             )
         else:
             options[option] = _number(number, kind)
-    return _built(kind, text, plain, options)
+    with within(text, own_names=True):
+        return _built(kind, text, plain, options)
 
 
 def _built(kind: type[ClipRule], text: str, plain: list[float], options: dict[str, float]) -> ClipRule:

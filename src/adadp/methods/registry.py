@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from adadp.errors import InputError
+from adadp.errors import InputError, within
 from adadp.methods.adadp import AdaDp
 from adadp.methods.base import Method
 from adadp.methods.clipped import DpSgd
@@ -47,4 +47,5 @@ def parse_method(text: str) -> Method:
             options[option] = type(defaults[option])(value)
         except ValueError:
             raise InputError(f"{option}={value} of {name} cannot be read.", fix=usage) from None
-    return kind(**options)
+    with within(text, own_names=True):
+        return kind(**options)
