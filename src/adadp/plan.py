@@ -176,7 +176,7 @@ class Plan:
         return replace(self, choice=share).chosen_from(0, self.noise_multiplier_at(0))
 
     def chosen_from(self, step: int, noise_multiplier: float) -> Plan:
-        """The plan of a run whose noise is chosen step by step: from ``step`` on ``noise_multiplier``, as known."""
+        """The plan of a run whose noise is chosen step by step: ``noise_multiplier`` from ``step`` on, for now."""
         if self.timetable.shares_draws:
             raise InputError(
                 f"Noise cannot be chosen step by step on {self.sampling} batches.",

@@ -16,8 +16,9 @@ from adadp.app.config import TrainConfig
 from adadp.app.features import parse_features
 from adadp.app.predict import load_model
 from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, OWN, RECIPES, recipe_for
-from adadp.app.resolve import resolve, resume, start, with_fitting_batch
+from adadp.app.resolve import fitted, resolve
 from adadp.app.runs import RunFolder
+from adadp.app.start import resume, start
 from adadp.app.train import fit, verify_run
 from adadp.errors import AdaDPError, InputError, Interrupted
 from adadp.events import GaussianRelease, Neighbours
@@ -223,8 +224,8 @@ def test_a_small_file_gets_a_batch_that_fits_it(rows, expected, tmp_path):
     assert result.plan.batch_size == expected
     assert resolve(config.replace(records=rows)).config.batch_size == expected
     assert not [check for check in verify_run(RunFolder.open(tmp_path / "run")) if not check.passed]
-    asked = resolve(config.replace(batch_size=rows)).config
-    assert with_fitting_batch(config.replace(batch_size=rows), asked, rows).batch_size == rows
+    asked = resolve(config.replace(batch_size=rows))
+    assert fitted(asked, config.replace(batch_size=rows), rows).config.batch_size == rows
 
 
 def test_a_delta_that_protects_nobody_is_refused_on_own_records(tmp_path):

@@ -88,12 +88,12 @@ def test_a_hidden_number_of_records_and_features_that_cannot_be_released_twice(t
     out, broken = tmp_path / "run", []
     run_on = searching.start.run_on
 
-    def killed(records, config, place, **options):
+    def killed(records, spec, place, **options):
         if not broken:
             broken.append(place)
-            RunFolder.create(place, config).ledger_path.write_text("half a line")
+            RunFolder.create(place, spec.config).ledger_path.write_text("half a line")
             raise KeyboardInterrupt
-        return run_on(records, config, place, **options)
+        return run_on(records, spec, place, **options)
 
     monkeypatch.setattr(searching.start, "run_on", killed)
     monkeypatch.setattr(searching, "draw_count", lambda *_: 1)

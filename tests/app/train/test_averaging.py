@@ -11,8 +11,9 @@ from torch import nn
 from adadp.app import zoo
 from adadp.app.config import TrainConfig
 from adadp.app.optimizers.adambc import AdamBC
-from adadp.app.resolve import resolve, start
+from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder
+from adadp.app.start import start
 from adadp.app.train import fit, verify_run
 from adadp.app.train.averaging import WeightAverage
 from adadp.errors import InputError, Interrupted

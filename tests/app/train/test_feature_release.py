@@ -101,9 +101,7 @@ class TestTheRun:
             seen.append((noise, dict(read_ledger(tmp_path / "run" / "ledger.jsonl").charges)))
             return release(self, total, **options)
 
-        monkeypatch.setattr(
-            feature_release.GaussianMechanism, "release", lambda *a, **o: watching(*a, **{"purpose": "noise", **o})
-        )
+        monkeypatch.setattr(GaussianMechanism, "release", watching)
         run(tmp_path / "run")
         assert seen[0] == (("features/0", CHARGE.noise_multiplier), {CHARGE: 1})
         assert sum(seen[1][1].values()) == 2

@@ -12,8 +12,9 @@ from adadp import Plan, PrivateGradients
 from adadp.app.config import TrainConfig
 from adadp.app.features import parse_features
 from adadp.app.report.certificate import plain_words
-from adadp.app.resolve import resolve, start
+from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder
+from adadp.app.start import start
 from adadp.app.train import verify_run
 from adadp.errors import InputError
 from adadp.ledger import read_ledger

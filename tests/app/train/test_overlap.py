@@ -263,5 +263,5 @@ def test_data_of_the_catalogue_is_not_asked(monkeypatch):
     def asks(*_):
         raise AssertionError("compared")
 
-    monkeypatch.setattr(resolve, "refuse_training_records", asks)
-    resolve.prepared(resolve.resolve(TrainConfig("cancer", epsilon=2.0)).config)
+    monkeypatch.setattr(start, "refuse_training_records", asks)
+    start.prepared(resolve.resolve(TrainConfig("cancer", epsilon=2.0)))

@@ -508,11 +508,11 @@ def _full_disk(*_, **__):
 def test_a_train_configuration_without_what_it_needs_is_refused():
     config = TrainConfig("python", noise_multiplier=2.0, delta=1e-4, steps=2, batch_size=56, clip_norm=1.0)
     with pytest.raises(InputError, match="No learning rate"):
-        train(small(), (FEATURES, LABELS), config)
+        train(small(), (FEATURES, LABELS), RunSpec.of(config))
     with pytest.raises(InputError, match="'python', and no function makes it"):
-        train(small(), (FEATURES, LABELS), config.replace(optimizer="python"))
+        train(small(), (FEATURES, LABELS), RunSpec.of(config.replace(optimizer="python")))
     with pytest.raises(InputError, match="'sgd', and a function makes it"):
-        train(small(), (FEATURES, LABELS), config.replace(lr=0.1), optimizer=torch.optim.RMSprop)
+        train(small(), (FEATURES, LABELS), RunSpec.of(config.replace(lr=0.1)), optimizer=torch.optim.RMSprop)
 
 
 # What stays hidden ------------------------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ def test_gradients_that_are_all_zero(tmp_path, noise_multiplier):
     """Released is noise alone, or nothing at all: scales stay finite and bounded, and are 1 in the second case."""
     model, data = made("mlp")
     private = started(tmp_path, model, data, batch_size=20, noise_multiplier=noise_multiplier)
-    private.query.ask = lambda capture: {
+    private.query.contribution = lambda capture: {
         "noise": {name: torch.zeros_like(each) for name, each in model.named_parameters()}
     }
     released = steps_of(private, 8)

@@ -9,7 +9,6 @@ from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.audit import neighbour_replay
-from adadp.app.spec import RunSpec
 from adadp.app.train import fit
 from adadp.app.zoo import load
 from adadp.errors import InputError
@@ -80,7 +79,7 @@ def runner(folder, plan, method, data, chunk_size="auto"):
 
 
 def replay(folder, rule, method, chunk_size="auto"):
-    plan = plan_of(RunSpec.of(rule))
+    plan = plan_of(rule)
     runs = (runner(folder, plan, method, records(size), chunk_size) for size in (SIZE, SIZE - 1))
     return plan, neighbour_replay(*runs, STEPS)
 
@@ -107,7 +106,7 @@ def test_no_record_moves_a_release_by_more_than_the_bound_of_its_step(tmp_path, 
 def without_factor_in_weights(self, capture):
     factor, self.clip_factor = self.clip_factor, 1.0
     try:
-        return whole_ask(self, capture)
+        return whole_contribution(self, capture)
     finally:
         self.clip_factor = factor
 
@@ -123,15 +122,15 @@ def without_factor_in_bounds(self):
 def with_factor_not_squared(self, capture):
     factor, self.clip_factor = self.clip_factor, self.clip_factor**0.5
     try:
-        return whole_ask(self, capture)
+        return whole_contribution(self, capture)
     finally:
         self.clip_factor = factor
 
 
-whole_ask, whole_bounds = ClippedSum.ask, ClippedSum.l2_bounds
+whole_contribution, whole_bounds = ClippedSum.contribution, ClippedSum.l2_bounds
 TWINS = {
-    "weights without the factor": ("ask", without_factor_in_weights),
-    "weights with its root": ("ask", with_factor_not_squared),
+    "weights without the factor": ("contribution", without_factor_in_weights),
+    "weights with its root": ("contribution", with_factor_not_squared),
     "a bound without the factor": ("l2_bounds", without_factor_in_bounds),
 }
 
@@ -148,7 +147,7 @@ def test_a_broken_twin_is_caught(tmp_path, monkeypatch, rule, method, twin):
 @pytest.mark.parametrize("sampling", ["fixed", "reshuffle"])
 @pytest.mark.usefixtures("raw_records")
 def test_other_samplings_keep_the_bound_too(tmp_path, sampling):
-    plan = plan_of(RunSpec.of("flat:0.5"), sampling)
+    plan = plan_of("flat:0.5", sampling)
     data = records(SIZE)
     other = (data[0].clone(), data[1].clone())
     if sampling == "fixed":  # another record in its place: twice the bound
@@ -181,7 +180,7 @@ def test_a_factor_is_the_rule_with_another_bound(tmp_path, rule):
     grads, deviations = [], []
     for clip, clips in ((rule, "uniform:s0=0.2"), (scaled, "uniform:s0=1")):
         mechanism, model = Sums(), network()
-        plan = plan_of(RunSpec.of(clip), clips=clips, batches=None)
+        plan = plan_of(clip, clips=clips, batches=None)
         with Ledger.create(tmp_path / f"{len(grads)}.jsonl", budget=PlannedBudget(plan.event())) as ledger:
             private = PrivateGradients(model, records(SIZE), cross_entropy, plan, ledger, seed=1, mechanism=mechanism)
             grads.append(torch.cat([each.flatten() for each in private.release().values()]))
@@ -215,7 +214,7 @@ def test_the_sum_is_divided_by_the_batch_size_of_its_step(tmp_path):
 
 def test_a_rule_that_finds_its_bound_has_no_schedule_of_it():
     with pytest.raises(InputError, match="quantile was given together with a schedule of the clip bound"):
-        plan_of(RunSpec.of(QUANTILE))
+        plan_of(QUANTILE)
     with pytest.raises(InputError, match="quantile was given together"):
         fit(
             network(), records(SIZE), noise_multiplier=2.0, delta=1e-4, steps=2, batch_size=20, clip_norm=QUANTILE,

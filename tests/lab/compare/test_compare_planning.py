@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adadp.accounting import accountant
-from adadp.app import resolve, start, zoo
+from adadp.app import start, zoo
 from adadp.app.runs import RunFolder
 from adadp.errors import InputError
 from adadp.events import Repeated, compose
@@ -234,7 +234,7 @@ def test_two_methods_with_one_seed_draw_the_same_batches_and_begin_with_the_same
         return made
 
     monkeypatch.setattr(Batches, "batch", batch)
-    monkeypatch.setattr(resolve, "build_model", model)
+    monkeypatch.setattr(start, "build_model", model)
     first, second = plan_all(spec("dpsgd", "adadp", epsilons=(2.0,), base=QUICK))
     for config in (first.config.replace(seed=1), second.config.replace(seed=1), second.config.replace(seed=2)):
         start.start(config)

@@ -332,7 +332,7 @@ def test_an_empty_batch_releases_noise_alone(tmp_path, method):
 @pytest.mark.parametrize("noise_multiplier", [0.0, 1.0])
 def test_gradients_that_are_all_zero(tmp_path, noise_multiplier):
     private = started(tmp_path, made(), numbers(), noise_multiplier=noise_multiplier)
-    private.query.ask = lambda capture: {
+    private.query.contribution = lambda capture: {
         "noise": {name: torch.zeros_like(each) for name, each in private.model.named_parameters()}
     }
     released, found = steps_of(private, 8), flat(inverse_of(private))

@@ -124,6 +124,8 @@ def fit(
             fix="Give it to the optimizer you make.",
         )
     rule = None if isinstance(clip_norm, Real) else str(clip_norm)
+    if not isinstance(method, (str, Method)):
+        raise InputError(f"method is {method!r}, which is no method.", fix="Pass its name, or an adadp.Method.")
     asked = parse_method(method) if isinstance(method, str) else method
     stages = _stages(features)
     clips = _schedule("clip_norm_schedule", clip_norm_schedule, epochs, plain="clip_norm")
@@ -136,7 +138,7 @@ def fit(
     kept = validation if isinstance(validation, int) else None
     config = TrainConfig(
         data="python",
-        features=None if features is None else features_text(stages),
+        features=features if features is None or isinstance(features, str) else features_text(stages),
         model="python",
         method=method_text(asked),
         noise_schedule=_schedule("noise_schedule", noise_schedule, epochs, plain="noise_multiplier"),
@@ -196,9 +198,12 @@ SETTINGS = [name for name in settings_of(TrainConfig) if name not in {*_COMMAND_
 
 
 def _stages(features: str | Stage | Sequence[Stage] | None) -> tuple[Stage, ...]:
-    if features is None or isinstance(features, str):
+    if isinstance(features, (str, type(None))):
         return parse_features(features)
-    return (features,) if isinstance(features, Stage) else tuple(features)
+    stages = (features,) if isinstance(features, Stage) else features
+    if not isinstance(stages, (list, tuple)) or not all(isinstance(each, Stage) for each in stages):
+        raise InputError(f"features is {features!r}.", fix="Pass stages, or their text like pca:dim=60.")
+    return tuple(stages)
 
 
 def _check_objects(*, make: object, evaluate: object, watch: object, out: object, resume: object) -> None:
