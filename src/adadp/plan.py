@@ -81,7 +81,7 @@ class Plan:
             )
         if self.batch_size_schedule is not None and round(self.batch_size_schedule.value_at(0)) != self.batch_size:
             raise InputError(
-                f"`batch_size` is {self.batch_size}, and its schedule ({self.batch_size_schedule}) has another first.",
+                f"`batch_size` is {self.batch_size}, and its schedule {self.batch_size_schedule} begins with another.",
                 why="They settle the same thing, and would contradict each other.",
                 fix="Pass as `batch_size` what the schedule begins with.",
             )

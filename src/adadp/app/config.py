@@ -44,7 +44,7 @@ import tomli_w
 
 from adadp import checks
 from adadp.app.settings import AUTO as AUTO  # noqa: PLC0414  # who reads a configuration asks for it here
-from adadp.app.settings import below, flag_of, one_of, refuse_unknown, setting, settings_of, text, truth
+from adadp.app.settings import below, flag_of, one_of, refuse_unknown, setting, settings_of, text
 from adadp.errors import InputError, within
 from adadp.schedules import OpenSchedule, ValidationDecay, number_text, parse_noise, parse_open
 
@@ -79,6 +79,9 @@ _COUNTED = ("reshuffle", "add-remove")
 """The sampling and neighbours for which the number of records must be known and each may be one more or less."""
 
 
+_count_from_0 = partial(checks.count, minimum=0)
+
+
 def _device(name: str, value: object) -> str:
     device = text(name, value)
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
@@ -90,14 +93,6 @@ def _device(name: str, value: object) -> str:
 def _input_bound(_: str, value: object) -> str:
     low, high = checks.input_bound(value)
     return number_text(high) if low == -high else f"{number_text(low)},{number_text(high)}"
-
-
-def _arithmetic(name: str, value: object) -> str | None:
-    return None if value == ARITHMETICS[0] else one_of(name, value, ARITHMETICS)
-
-
-def _true_or_none(name: str, value: object) -> bool | None:
-    return truth(name, value) or None
 
 
 def _parsed(name: str, value: str) -> OpenSchedule | ValidationDecay:
@@ -164,21 +159,19 @@ class TrainConfig:
     arithmetic: str | None = privacy(
         None,
         help="exact: one record at a time, in whole numbers; slow, but proved with rounding.",
-        unset=ARITHMETICS[0],
+        unset="fast",
         choices=ARITHMETICS,
-        check=_arithmetic,
+        none="fast",
     )
     seed: int | None = privacy(
         None,
         help="Makes a rehearsal: repeatable, and not private, as the seed gives the noise away.",
         unset="secure randomness",
-        check=below(2**63, partial(checks.count, minimum=0)),  # the largest integer every TOML reader must keep
+        check=below(2**63, _count_from_0),  # the largest integer every TOML reader must keep
     )
     records: int | None = privacy(None, help="A public number in place of the exact size of the data.")
     searched: int = privacy(
-        0,
-        help="Settings tried before this run and not charged; certified as such.",
-        check=partial(checks.count, minimum=0),
+        0, help="Settings tried before this run and not charged; certified as such.", check=_count_from_0
     )
     allow_nonprivate: bool = privacy(
         False, help="Allow a run without privacy: `noise_multiplier` 0, or a method that is not private."
@@ -216,7 +209,7 @@ class TrainConfig:
         None,
         help="How a gradient becomes a step.",
         unset="by data and features",
-        choices=[name for name in OPTIMIZERS if name != "python"],
+        choices=tuple(OPTIMIZERS)[:-1],
         check=partial(one_of, known=OPTIMIZERS),
     )
     momentum: float = training(
@@ -239,7 +232,7 @@ class TrainConfig:
 
     validation: int | None = validating(None, help="Training records to keep aside for a validation schedule.")
     validation_public: bool | None = validating(
-        None, help="These records are public: evaluations on them cost nothing.", check=_true_or_none
+        None, help="These records are public: evaluations on them cost nothing.", none=False
     )
     validation_data: str | None = validating(None, help="For data of your own: public validation records.")
 
@@ -250,7 +243,7 @@ class TrainConfig:
     evaluate_every: int | None = running(None, help="Epochs between evaluations on the test set.", unset="end only")
     checkpoint_every: int | None = running(None, help="Steps between checkpoints.", unset="a tenth of the run")
     tensorboard: bool | None = running(
-        None, help="Also write what is logged for TensorBoard, into the folder of the run.", check=_true_or_none
+        None, help="Also write what is logged for TensorBoard, into the folder of the run.", none=False
     )
 
     def __post_init__(self) -> None:
@@ -344,13 +337,16 @@ def json_digest(value: object) -> str:
 
 
 def _check_exclusive(config: TrainConfig) -> None:
-    for one, other in EXCLUSIVE:
-        if getattr(config, one) is not None and getattr(config, other) is not None:
-            raise InputError(
-                f"Both `{one}` and `{other}` are given.",
-                why="They settle the same thing, and would contradict each other.",
-                fix=f"Leave out `{one}` or `{other}`.",
-            )
+    for one, other in (*EXCLUSIVE, *((plain, name) for name, plain in SCHEDULES.items())):
+        begun = other in SCHEDULES and leaves_start_open(other, getattr(config, other))
+        if None in (getattr(config, one), getattr(config, other)) or begun:
+            continue
+        begins = f", or s0 in `{other}`: it then begins with the number beside it" if other in SCHEDULES else ""
+        raise InputError(
+            f"Both `{one}` and `{other}` are given.",
+            why="They settle the same thing, and would contradict each other.",
+            fix=f"Leave out `{one}`{begins or f' or `{other}`'}.",
+        )
 
 
 def _displaced(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, None]:
@@ -375,14 +371,6 @@ def leaves_start_open(name: str, text: str | None) -> bool:
 
 
 def _check_schedules(config: TrainConfig) -> None:
-    for name, plain in SCHEDULES.items():
-        text, number = getattr(config, name), getattr(config, plain)
-        if text is not None and number is not None and not leaves_start_open(name, text):
-            raise InputError(
-                f"Both `{plain}` and `{name}` are given.",
-                why="They settle the same thing, and would contradict each other.",
-                fix=f"Leave out `{plain}`, or s0 in `{name}`: it then begins with the number beside it.",
-            )
     budget = config.epsilon is not None or config.rho is not None
     noise = None if config.noise_schedule is None else parse_noise(config.noise_schedule)
     whole = isinstance(noise, ValidationDecay) or (noise is not None and noise.unknown is None)

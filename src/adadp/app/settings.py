@@ -19,41 +19,42 @@ from adadp import checks
 from adadp.errors import InputError, spelled
 
 AUTO = "auto"
-_EITHER = "Pass a number, or auto."
 Check = Callable[[str, Any], Any]
 """Takes the name of a setting and its value; returns the value as it is kept, or raises ``InputError``."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One field as it was declared. ``kind`` and ``optional`` (it may be None) follow from its annotation."""
+    """One field as it was declared. ``name``, ``kind`` and ``optional`` (it may be None) follow from the field."""
 
     help: str
     group: str
-    unset: str
+    unset: str = ""
     """What holds where the setting is not given."""
-    check: Check | None
-    choices: tuple[str, ...]
-    auto: bool
+    check: Check | None = None
+    """Left out: a name among ``choices``, a number above 0, or printable text."""
+    choices: tuple[str, ...] = ()
+    auto: bool = False
+    """Whether it may be ``auto`` in place of a number."""
+    none: object = None
+    """A value that is kept as None, which says the same."""
     name: str = ""
     kind: type = str
     optional: bool = False
-
-    @property
-    def flag(self) -> str:
-        """The option of the command line."""
-        return flag_of(self.name)
 
     def checked(self, value: Any) -> Any:
         """``value`` in its one spelling."""
         if (value is None and self.optional) or (self.auto and isinstance(value, str) and value == AUTO):
             return value
         if self.auto and isinstance(value, str):
-            raise InputError(
-                f"`{self.name}` must be a whole number or auto, got {value!r}.", why=self.help, fix=_EITHER
-            )
-        check = self.check or partial(_CHECKS[self.kind], why=self.help)
-        kept = check(self.name, value)
+            what = f"`{self.name}` must be a whole number or auto, got {value!r}."
+            raise InputError(what, why=self.help, fix="Pass a number, or auto.")
+        check = self.check or (
+            partial(one_of, known=self.choices) if self.choices else partial(_CHECKS[self.kind], why=self.help)
+        )
+        kept: Any = check(self.name, value)
+        if self.none is not None and kept == self.none:
+            return None
         return kept + 0.0 if self.kind is float else kept  # -0.0 becomes 0.0
 
     def explained(self, spell: Callable[[str], str] = str) -> str:
@@ -62,23 +63,11 @@ class Setting:
         return spelled(self.help + default, spell)
 
 
-def setting(
-    default: Any = MISSING,
-    *,
-    help: str,  # as click calls it
-    group: str,
-    unset: str = "",
-    check: Check | None = None,
-    choices: Iterable[str] = (),
-    auto: bool = False,
-) -> Any:
-    """A field of a configuration. Without a ``check`` numbers are above 0, and text is printable."""
-    names = tuple(choices)
-    if names and check is None:
-        check = partial(one_of, known=names)
-    shown = unset or ("" if default is None or default is False or default is MISSING else str(default))
-    declared = Setting(help, group, shown, check, names, auto)
-    return dataclasses.field(default=default, metadata={"setting": declared})
+def setting(default: Any = MISSING, **declared: Any) -> Any:
+    """A field of a configuration, which is ``declared`` as a ``Setting``."""
+    if default is not MISSING and default is not None and default is not False:
+        declared.setdefault("unset", str(default))
+    return dataclasses.field(default=default, metadata={"setting": Setting(**declared)})
 
 
 def settings_of(config: type) -> dict[str, Setting]:
@@ -90,11 +79,9 @@ def settings_of(config: type) -> dict[str, Setting]:
 def _settings_of(config: type) -> dict[str, Setting]:
     hints = get_type_hints(config)
     found = {}
-    for field in dataclasses.fields(config):
-        kinds = get_args(hints[field.name]) or (hints[field.name],)
-        found[field.name] = dataclasses.replace(
-            field.metadata["setting"], name=field.name, kind=kinds[0], optional=type(None) in kinds
-        )
+    for name, field in ((field.name, field.metadata["setting"]) for field in dataclasses.fields(config)):
+        kinds = get_args(hints[name]) or (hints[name],)
+        found[name] = dataclasses.replace(field, name=name, kind=kinds[0], optional=type(None) in kinds)
     return found
 
 

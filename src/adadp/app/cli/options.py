@@ -35,7 +35,7 @@ class RunCommand(click.Command):
     def __init__(self, *args: Any, params: Sequence[click.Parameter] = (), own: str = "", **attributes: Any) -> None:
         attributes["params"] = [*options_of(TrainConfig), *params]
         super().__init__(*args, **attributes)
-        self._groups = {each.flag: each.group for each in settings_of(TrainConfig).values()} | _GROUPS
+        self._groups = {flag_of(each.name): each.group for each in settings_of(TrainConfig).values()} | _GROUPS
         self._own = own
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -60,7 +60,7 @@ def options_of(config: type) -> list[click.Option]:
 
 
 def _option(each: Setting) -> click.Option:
-    flags = f"{each.flag}/{flag_of('no_' + each.name)}" if each.kind is bool else each.flag
+    flags = flag_of(each.name) + (f"/{flag_of('no_' + each.name)}" if each.kind is bool else "")
     kind: Any = click.Choice(each.choices) if each.choices else _number_or_text if each.auto else each.kind
     metavar = "INTEGER|auto" if each.auto else None
     return click.Option([flags], type=kind, metavar=metavar, default=None, help=each.explained(flag_of))
