@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from adadp.accounting import Accountant, accountant
 from adadp.app.config import TrainConfig
 from adadp.app.features import Stage, parse_features
 from adadp.app.schedules import ValidationDecay
@@ -37,6 +38,8 @@ class RunSpec:
     batch_size_schedule: Schedule | None
     lr: Schedule | None
     """None where the optimizer keeps its own."""
+    accountant: Accountant
+    """Which certifies the run."""
 
     @classmethod
     def of(
@@ -65,6 +68,7 @@ class RunSpec:
             clip_norm_schedule=None if bounds is None else bounds.scaled(1 / bounds.value_at(0)),
             batch_size_schedule=batches if config.batch_size_schedule is not None else None,
             lr=over_epochs(config.lr_schedule, config.lr),
+            accountant=accountant(config.accountant),
         )
 
     @property

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from adadp import checks
-from adadp.accounting import Accountant, Filter, Status, ZcdpFilter, accountant, rounded_up
+from adadp.accounting import Accountant, Filter, Status, ZcdpFilter, rounded_up
 from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.app.config import AUTO, TrainConfig
 from adadp.app.features import released_stages
@@ -187,7 +187,7 @@ def outlook(spec: RunSpec, plan: Plan, *, budget: Filter | None = None, every: b
     """
     config, stages = spec.config, released_stages(spec.stages)
     leak = "No noise is added." if plan.noise is None else spec.method.not_private
-    asked = accountant(config.accountant)
+    asked = spec.accountant
     found = Outlook(
         spec=spec,
         plan=plan,

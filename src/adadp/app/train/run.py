@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadp.accounting import Filter, accountant
+from adadp.accounting import Filter
 from adadp.accounting import Status as Proof
 from adadp.app.optimizers.building import check_noise, tell_noise
 from adadp.app.report.certificate import make_certificate, model_metadata
@@ -220,7 +220,7 @@ class Run:
         step = self.private.step
         epoch = self.plan.epoch_of(step - 1) + 1
         record: dict[str, Any] = {"step": step, "epoch": epoch}
-        proved = self.private_method and accountant(self.config.accountant).status is Proof.PROVED
+        proved = self.private_method and self.spec.accountant.status is Proof.PROVED
         stated = "epsilon" if self.config.seed is None else "epsilon_if_unseeded"
         record[stated if proved else "claimed_epsilon"] = self.epsilon_so_far()
         if self.budget is not None:
@@ -253,7 +253,7 @@ class Run:
             return self.budget.epsilon
         if self.plan.noise is None or self.config.delta is None:
             return None
-        return accountant(self.config.accountant).epsilon(self.private.ledger.event(), self.config.delta).epsilon
+        return self.spec.accountant.epsilon(self.private.ledger.event(), self.config.delta).epsilon
 
     def checkpoint(self, *, clean: bool) -> None:
         """Save everything; without a folder nothing."""
