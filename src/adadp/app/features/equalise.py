@@ -23,64 +23,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from adadp import checks
-from adadp.app.features.base import NO_OPPOSITES, ReleasedStage, Shape
-from adadp.app.features.covariance import (
-    COVARIANCE_BOUND,
-    LARGEST,
-    covariance_query,
-    directions,
-    noise_edge,
-    unit_rows,
-)
+from adadp.app.features.base import Shape
+from adadp.app.features.covariance import LARGEST, CovarianceStage, covariance_query, directions, noise_edge, unit_rows
 from adadp.errors import InputError
 
-_DEFAULT_SIZE = 2048
 _MOST = 256
 """Directions kept at most: what a run has to store."""
 
 
 @dataclass(frozen=True)
-class Equalise(ReleasedStage):
+class Equalise(CovarianceStage):
     """``equalise:noise_multiplier=20``: the directions that stand out are shortened, by a release with noise."""
 
+    name = "equalise"
+    budget_share = 0.2
     noise_multiplier: float | None = None
-    """None: not chosen yet. A run chooses it from its target epsilon."""
-    size: int = _DEFAULT_SIZE
+    size: int = 2048
     """Coordinates in which directions are looked for, at most."""
 
-    name: ClassVar[str] = "equalise"
-    budget_share: ClassVar[float] = 0.2
-    replaced: ClassVar[float] = NO_OPPOSITES
-
     def __post_init__(self) -> None:
-        if self.noise_multiplier is not None:
-            why = "Without noise the covariance would be released as it is."
-            object.__setattr__(
-                self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier, why=why)
-            )
+        super().__post_init__()
         size = checks.count("size", self.size, minimum=2, why="A covariance needs two coordinates.")
         if size > LARGEST:
             raise InputError(f"size must be at most {LARGEST}, got {size}.", why="The covariance would not fit.")
-        object.__setattr__(self, "size", size)
-
-    def __str__(self) -> str:
-        given = {"noise_multiplier": self.noise_multiplier, "size": None if self.size == _DEFAULT_SIZE else self.size}
-        options = ",".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
-        return f"{self.name}:{options}" if options else self.name
-
-    def with_noise(self, noise_multiplier: float) -> Equalise:
-        return replace(self, noise_multiplier=noise_multiplier)
-
-    @property
-    def l2_bound(self) -> float:
-        return COVARIANCE_BOUND
+        self._set(size=size)
 
     def output_shape(self, shape: Shape) -> Shape:
         self._frequencies(shape)
