@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from adadp import checks
-from adadp.app.audit.trials import Experiment, Release, View
+from adadp.app.audit.replay import Release
+from adadp.app.audit.trials import Experiment, View
 from adadp.methods import GRADIENT
 
 _FAR_BEYOND = 1e4
