@@ -5,38 +5,8 @@ into HTML with the files in ``assets/``; ``export.py`` draws the same charts wit
 """
 
 from adadp.app.report.html.comparison_page import comparison_page
-from adadp.app.report.html.page import (
-    Axis,
-    Chart,
-    Command,
-    Figure,
-    KeyFigures,
-    Matrix,
-    Page,
-    Section,
-    Series,
-    Table,
-    Words,
-)
 from adadp.app.report.html.render import render
 from adadp.app.report.html.run_page import run_page
 from adadp.app.report.html.writing import page_of, write_report
 
-__all__ = [
-    "Axis",
-    "Chart",
-    "Command",
-    "Figure",
-    "KeyFigures",
-    "Matrix",
-    "Page",
-    "Section",
-    "Series",
-    "Table",
-    "Words",
-    "comparison_page",
-    "page_of",
-    "render",
-    "run_page",
-    "write_report",
-]
+__all__ = ["comparison_page", "page_of", "render", "run_page", "write_report"]
