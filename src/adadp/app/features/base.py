@@ -121,8 +121,25 @@ class ReleasedStage(Stage):
         """The tensors of the stage, from what was released. Public; saved with the run."""
 
     @abstractmethod
+    def apply(self, records: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
+        """The features of ``records``, each of that record alone, with the tensors the stage has learned."""
+
     def module(self, learned: Mapping[str, Tensor]) -> nn.Module:
         """What computes the stage with the tensors it has learned."""
+        return _Applied(self, learned)
+
+
+class _Applied(nn.Module):
+    """A released stage; what it has learned are buffers."""
+
+    def __init__(self, stage: ReleasedStage, learned: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.stage = stage
+        for name, value in learned.items():
+            self.register_buffer(name, value)
+
+    def forward(self, records: Tensor) -> Tensor:
+        return self.stage.apply(records, dict(self.named_buffers()))
 
 
 def _text(value: Any) -> str:

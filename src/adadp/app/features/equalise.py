@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadp import checks
 from adadp.app.features.base import Shape
@@ -78,31 +78,31 @@ class Equalise(CovarianceStage):
         factors = (edge / eigenvalues[:found]).sqrt()
         return {"directions": rows.flatten(1).float().contiguous(), "factors": factors.float()}
 
-    def module(self, learned: Mapping[str, Tensor]) -> nn.Module:
-        return Equalised(learned["directions"], learned["factors"])
+    def apply(self, records: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
+        # In double precision, so that the place of a record in a batch does not show in single precision.
+        rows = unit_rows(records.flatten(1).double())
+        found = learned["directions"].double()
+        shorter = rows + (rows @ found.T * (learned["factors"].double() - 1)) @ found
+        return shorter.reshape(records.shape).float()
 
     def _frequencies(self, shape: Shape) -> int:
         """How many of the map's frequencies are looked at; 1 for a flat record, whose map is a point."""
         values = math.prod(shape)
-        if len(shape) <= 1 or values <= self.size:
-            if values > self.size:
-                raise InputError(
-                    f"equalise cannot read flat records of {values} values.",
-                    why=f"It looks for directions in {self.size} coordinates.",
-                    fix=f"Pass size of at least {values}, up to {LARGEST}, or put a stage before it that makes fewer.",
-                )
-            return math.prod(shape[1:]) if len(shape) > 1 else 1
-        return self._fitting(shape)
-
-    def _fitting(self, shape: Shape) -> int:
-        fitting = self.size // shape[0]
-        if not fitting:
+        if values <= self.size:
+            return math.prod(shape[1:])
+        if len(shape) <= 1:
+            raise InputError(
+                f"equalise cannot read flat records of {values} values.",
+                why=f"It looks for directions in {self.size} coordinates.",
+                fix=f"Pass size of at least {values}, up to {LARGEST}, or put a stage before it that makes fewer.",
+            )
+        if shape[0] > self.size:
             raise InputError(
                 f"equalise cannot read records of {shape[0]} channels.",
                 why=f"It looks for directions in {self.size} coordinates, at least one per channel.",
                 fix=f"Pass size of at least {shape[0]}.",
             )
-        return min(fitting, math.prod(shape[1:]))
+        return self.size // shape[0]
 
     def _basis(self, shape: Shape) -> Tensor:
         """The lowest frequencies over the map as orthonormal rows, of as many numbers as a channel has."""
@@ -116,25 +116,6 @@ class Equalise(CovarianceStage):
                 row = torch.outer(row, wave[frequency]).flatten()
             rows.append(row)
         return torch.stack(rows)
-
-
-class Equalised(nn.Module):
-    """Scale to unit norm, multiply the component in each direction by its factor: record by record."""
-
-    directions: Tensor
-    factors: Tensor
-
-    def __init__(self, directions: Tensor, factors: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("directions", directions)
-        self.register_buffer("factors", factors)
-
-    def forward(self, records: Tensor) -> Tensor:
-        # In double precision, so that the place of a record in a batch does not show in single precision.
-        rows = unit_rows(records.flatten(1).double())
-        found = self.directions.double()
-        shorter = rows + (rows @ found.T * (self.factors.double() - 1)) @ found
-        return shorter.reshape(records.shape).float()
 
 
 def _cosines(side: int) -> Tensor:

@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -102,21 +103,11 @@ def extract(
 
 
 def extract_both(
-    stages: Sequence[FixedStage],
-    train: tuple[Tensor, ...],
-    test: tuple[Tensor, Tensor] | None,
-    *,
-    key: CacheKey | None = None,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
-    alone: bool = False,
+    stages: Sequence[FixedStage], train: tuple[Tensor, ...], test: tuple[Tensor, Tensor] | None, **how: Any
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor] | None]:
-    """Training and test records with features in place of their first tensor."""
-
-    def features(values: Tensor, part: str) -> Tensor:
-        return extract(stages, values, part=part, key=key, device=device, progress=progress, alone=alone)
-
-    return (features(train[0], "train"), *train[1:]), None if test is None else (features(test[0], "test"), test[1])
+    """Training and test records with features in place of their first tensor; ``how`` as for ``extract``."""
+    tested = None if test is None else (extract(stages, test[0], part="test", **how), test[1])
+    return (extract(stages, train[0], part="train", **how), *train[1:]), tested
 
 
 def computed(

@@ -22,7 +22,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadp import checks
 from adadp.app.features.base import Shape
@@ -77,21 +77,8 @@ class Pca(CovarianceStage):
             components = components * (sizes.max() / sizes).sqrt()
         return {"components": components.float().contiguous()}
 
-    def module(self, learned: Mapping[str, Tensor]) -> nn.Module:
-        return Projection(learned["components"], math.sqrt(self.dim) if self.norm is None else self.norm)
-
-
-class Projection(nn.Module):
-    """Flatten, scale to unit norm, project, scale to ``norm``: record by record."""
-
-    components: Tensor
-
-    def __init__(self, components: Tensor, norm: float) -> None:
-        super().__init__()
-        self.register_buffer("components", components)
-        self.norm = norm
-
-    def forward(self, records: Tensor) -> Tensor:
+    def apply(self, records: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
         # In double precision, so that the place of a record in a batch does not show in single precision.
         rows = unit_rows(records.flatten(1).double())
-        return (unit_rows(rows @ self.components.double()) * self.norm).float()
+        norm = math.sqrt(self.dim) if self.norm is None else self.norm
+        return (unit_rows(rows @ learned["components"].double()) * norm).float()

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadp import checks
 from adadp.app.features.base import NO_OPPOSITES, ReleasedStage, Shape
@@ -102,8 +102,13 @@ class Bounds(ReleasedStage):
         found = ranges(released["histograms"].cpu(), self.known_noise_multiplier * self.l2_bound)
         return {"ranges": torch.tensor(found, dtype=torch.float64)}
 
-    def module(self, learned: Mapping[str, Tensor]) -> nn.Module:
-        return Scaling(self.columns, learned["ranges"])
+    def apply(self, records: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
+        width = records.shape[1] - len(self.columns)
+        features, raw = records[:, :width].float().clone(), records[:, width:].double()
+        low, high = learned["ranges"].unbind(1)
+        scaled = (raw.clamp(low, high) - (low + high) / 2) / ((high - low) / 2)
+        features[:, list(self.columns)] = scaled.nan_to_num(nan=0.0).float()
+        return features
 
 
 def ranges(noisy_counts: Tensor, noise_std: float) -> list[tuple[float, float]]:
@@ -115,23 +120,3 @@ def ranges(noisy_counts: Tensor, noise_std: float) -> list[tuple[float, float]]:
         bins = torch.nonzero(kept).flatten().tolist()
         found.append((EDGES[bins[0]], EDGES[bins[-1] + 1]) if bins else DEFAULT)
     return found
-
-
-class Scaling(nn.Module):
-    """Put the raw values at the end of a record, scaled by their ranges, into the places of their features."""
-
-    ranges: Tensor
-
-    def __init__(self, columns: tuple[int, ...], ranges: Tensor) -> None:
-        super().__init__()
-        self.columns = list(columns)
-        self.register_buffer("ranges", ranges)
-
-    def forward(self, records: Tensor) -> Tensor:
-        width = records.shape[1] - len(self.columns)
-        features, raw = records[:, :width].float(), records[:, width:].double()
-        low, high = self.ranges.unbind(1)
-        scaled = (raw.clamp(low, high) - (low + high) / 2) / ((high - low) / 2)
-        features = features.clone()
-        features[:, self.columns] = scaled.nan_to_num(nan=0.0).float()
-        return features

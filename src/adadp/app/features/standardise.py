@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadp import checks
 from adadp.app.features.base import NO_OPPOSITES, ReleasedStage, Shape
@@ -82,23 +82,8 @@ class Standardise(ReleasedStage):
         known = variance.clamp(min=_LEAST * noise / (count * values))
         return {"mean": mean.float(), "scale": known.rsqrt().float()}
 
-    def module(self, learned: Mapping[str, Tensor]) -> nn.Module:
-        return Standardised(learned["mean"], learned["scale"], self.norm)
-
-
-class Standardised(nn.Module):
-    """Scale to unit norm, standardise by channel, scale to ``norm``: record by record."""
-
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, mean: Tensor, scale: Tensor, norm: float) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("scale", scale)
-        self.norm = norm
-
-    def forward(self, records: Tensor) -> Tensor:
-        rows = unit_rows(records.flatten(1).double()).reshape(records.shape[0], len(self.mean), -1)
-        channels = (rows - self.mean[:, None]) * self.scale[:, None]
+    def apply(self, records: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
+        mean, scale = learned["mean"], learned["scale"]
+        rows = unit_rows(records.flatten(1).double()).reshape(records.shape[0], len(mean), -1)
+        channels = (rows - mean[:, None]) * scale[:, None]
         return (unit_rows(channels.flatten(1)) * self.norm).reshape(records.shape).float()

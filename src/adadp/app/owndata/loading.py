@@ -174,7 +174,6 @@ def _load_images(path: FilePath, test_path: FilePath | None, schema: Schema) -> 
 
 
 def _table_schema(path: FilePath, target: str | None, file: Path | None) -> Schema:
-    """The schema of a table, with a target and classes."""
     if file is None:
         raise InputError(
             f"The table {path} needs a schema.",
@@ -201,7 +200,6 @@ def _table_schema(path: FilePath, target: str | None, file: Path | None) -> Sche
 
 
 def _split(data: str) -> tuple[str, FilePath]:
-    """``KIND:PATH`` as its two parts."""
     kind, _, path = data.partition(":")
     if kind not in KINDS or not path:
         raise InputError(f"Unknown data {data!r}.", fix="Write table:FILE, npz:FILE or images:DIR.")

@@ -66,7 +66,6 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], json:
 
 
 def _shapes(optimizer: Optimizer) -> list[list[list[int]]]:
-    """The shape of every parameter, by group."""
     return [[list(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups]
 
 

@@ -140,7 +140,6 @@ def for_parts(base: TrainConfig, settings: tuple[Setting, ...], records: int) ->
 
 
 def _filled(base: TrainConfig, setting: Setting, epsilon: float) -> TrainConfig:
-    """The candidate with every default, as a run of ``epsilon``."""
     config = base.replace(**setting)
     if config.noise_schedule is not None:
         noise = parse_noise(config.noise_schedule)
@@ -181,7 +180,6 @@ def _event_by_scale(draft: TrainConfig, records: int) -> Callable[[float], Event
 
 
 def _with_noise(draft: TrainConfig, scale: float) -> TrainConfig:
-    """``draft`` with its noise written out, and without an epsilon."""
     if draft.noise_schedule is None:
         return draft.replace(noise_multiplier=scale)
     noise = parse_noise(draft.noise_schedule)

@@ -17,8 +17,6 @@ case                         result
 settings < 1                 InputError
 epsilon' outside (0, 1/2]    InputError: the theorem's range
 failure outside (0, 1)       InputError
-tolerated loss too small     ``most_settings`` is 0: not even one setting
-for any setting
 ===========================  ==============================================================
 """
 
@@ -68,13 +66,6 @@ class GuptaPlan:
         epsilon = checks.non_negative("epsilon", epsilon)
         search = 8 * self.epsilon_prime
         return max(epsilon, search) if own_validation else epsilon + search
-
-
-def most_settings(epsilon_prime: float, failure: float, lost_answers: float) -> int:
-    """The most settings for which a plan loses at most ``lost_answers`` correct answers."""
-    epsilon_prime, failure = _epsilon_prime(epsilon_prime), checks.delta(failure)
-    lost_answers = checks.positive("lost_answers", lost_answers)
-    return math.floor(epsilon_prime * failure * math.exp(epsilon_prime * lost_answers / 4))
 
 
 def _epsilon_prime(value: float) -> float:

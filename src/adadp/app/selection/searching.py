@@ -124,7 +124,6 @@ class Searching:
         return state, places
 
     def _next(self, state: State, places: Tensor, crossing: Crossing) -> State:
-        """The state after one run more."""
         if len(places) != self.material.size:
             raise InputError("The data has changed since the search began.", fix="Put it back as it was.")
         if state.current is None:
@@ -167,7 +166,6 @@ class Searching:
         return self.search.candidates[0].seed
 
     def _valued(self, attempt: Attempt, folder: RunFolder, places: Tensor, crossing: Crossing) -> Attempt:
-        """``attempt`` with its score, or by parts with its errors on the last part."""
         config, search = self.search.candidates[attempt.setting], self.search
         last = len(search.candidates) if search.by == PARTS else 1
         values, labels = self.material.scored(config, places == last)
@@ -175,14 +173,8 @@ class Searching:
         if search.by == PARTS:
             return replace(attempt, value=float(len(labels) - right))
         assert search.scoring is not None
-        score = score_of(
-            right,
-            len(labels),
-            search.scoring,
-            neighbours=relation_of(config),
-            crossing=crossing,
-            run=attempt.run,
-        )
+        neighbours = relation_of(config)
+        score = score_of(right, len(labels), search.scoring, neighbours=neighbours, crossing=crossing, run=attempt.run)
         tie = float(self.source.uniform(1, purpose=_TIE, step=attempt.run))
         return replace(attempt, value=score, tie=tie)
 

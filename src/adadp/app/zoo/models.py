@@ -101,7 +101,6 @@ def _feature_cnn(name: str, shape: Shape, classes: int, sizes: Shape = (64, 64))
 
 
 def _left(layers: list[nn.Module], shape: Shape) -> int:
-    """How many numbers ``layers`` make of an image."""
     with torch.no_grad():
         return int(nn.Sequential(*layers)(torch.zeros(1, *shape)).numel())
 

@@ -1,4 +1,4 @@
-"""HOW a run or a comparison is shown: one HTML page with everything in it, and its charts as files.
+"""The page of a run or a comparison: one HTML file with everything in it, and its charts as files.
 
 ``page.py`` is what a page says, as data; ``run_page.py`` and ``comparison_page.py`` make one; ``render.py`` turns it
 into HTML with the files in ``assets/``; ``export.py`` draws the same charts with matplotlib.

@@ -141,7 +141,6 @@ def _verdict(cases: Sequence[Case], pairs: Sequence[Pair], *, alone: bool) -> st
 
 
 def _pair_of(pairs: Sequence[Pair], name: str, other: str) -> Pair | None:
-    """The pair of the two, whichever way round it is listed."""
     return next((pair for pair in pairs if {pair["name"], pair["over"]} == {name, other}), None)
 
 
@@ -205,7 +204,6 @@ def _total(results: Results) -> Words:
 
 
 def _means(cases: Sequence[Case]) -> Table:
-    """Mean and spread of every case."""
     rehearsal = any(run["rehearsal"] for each in cases for run in each["runs"])
     certified = "Certified without a seed" if rehearsal else "Certified"
     columns = ("Case", "Epsilon", certified, "Mean", "Spread", "Runs", "Seconds a run")
@@ -229,7 +227,6 @@ def _means(cases: Sequence[Case]) -> Table:
 
 
 def _certified(case: Case) -> str:
-    """The largest epsilon of the runs of a case."""
     found = [epsilon for run in case["runs"] if (epsilon := epsilon_of(run)) is not None]
     if case["not_private"] is not None:
         return "none"
@@ -237,7 +234,6 @@ def _certified(case: Case) -> str:
 
 
 def _tests(results: Results) -> list[Section]:
-    """The paired gains of every case over every other."""
     pairs = results["pairs"]
     if not pairs:
         return []
@@ -272,7 +268,6 @@ def _difference(pair: Pair) -> str:
 
 
 def _smallest(results: Results) -> list[Section]:
-    """The smallest epsilon with which a case reaches a mark."""
     found = {(each["name"], each["mark"]): each["text"] for each in results["smallest"]}
     if not found:
         return []
@@ -288,7 +283,6 @@ def _smallest(results: Results) -> list[Section]:
 
 
 def _failed(results: Results) -> list[Section]:
-    """What went wrong, if anything did."""
     rows = tuple(
         (each["name"], number(each["epsilon"]), str(each["seed"]), each["error"]) for each in results["failed"]
     )
@@ -300,7 +294,6 @@ def _failed(results: Results) -> list[Section]:
 
 
 def _commands(results: Results) -> tuple[Part, ...]:
-    """How to make the comparison again, and each run of it."""
     rows = tuple((each["name"], number(each["epsilon"]), each["command"]) for each in results["cases"])
     seed = " (add a seed)" if results["public"] else ""
     return (

@@ -76,11 +76,8 @@ def _verdict(
     if certificate is None:
         return "NOT FINISHED", "warn", f"{config.method} on {config.data}: the run has not finished"
     if certificate["rehearsal"]:
-        return (
-            "REHEARSAL, NOT FOR RELEASE",
-            "warn",
-            f"Rehearsal: {_came_to(look)}, and with its seed nobody is protected",
-        )
+        headline = f"Rehearsal: {_came_to(look)}, and with its seed nobody is protected"
+        return "REHEARSAL, NOT FOR RELEASE", "warn", headline
     if not certificate["private"]:
         return "NOT PRIVATE", "bad", f"Not private: {_came_to(look)}, and nobody is protected"
     epsilon = rounded_up(certificate["epsilon"])
@@ -232,12 +229,9 @@ def _progress(config: TrainConfig, lines: Sequence[Line], certificate: Certifica
     curves = [looked, spending, charts.trade_chart(lines, None if proved is None else proved["epsilon"])]
     parts: list[Part] = [chart for chart in curves if chart is not None]
     if looked is None and _final_look(lines) is not None:
-        searched = certificate is not None and "search" in certificate
-        advice = (
-            "A search does not evaluate the model during the run."
-            if searched
-            else "For a curve, train with --evaluate-every 1."
-        )
+        advice = "For a curve, train with --evaluate-every 1."
+        if certificate is not None and "search" in certificate:
+            advice = "A search does not evaluate the model during the run."
         parts.append(Words((f"The model was evaluated on the test set once, at the end. {advice}",)))
     by_accountant = None if certificate is None else charts.accountants_chart(certificate)
     parts += [] if by_accountant is None else [by_accountant]
@@ -247,7 +241,6 @@ def _progress(config: TrainConfig, lines: Sequence[Line], certificate: Certifica
 
 
 def _matrix_of(folder: RunFolder) -> Matrix | None:
-    """The confusion matrix of the folder, if it has one."""
     found = folder.confusion()
     if found is None:
         return None
@@ -277,7 +270,6 @@ def _mistakes(matrix: Matrix | None, counts: ClassCounts | None) -> list[Section
 
 
 def _over_the_epochs(config: TrainConfig, certificate: Certificate) -> list[Section]:
-    """What followed a schedule, and what did not."""
     changing, constants = charts.schedules(config, certificate)
     parts: list[Part] = [*changing]
     if constants:
@@ -301,7 +293,6 @@ def settings(config: TrainConfig, certificate: Certificate | None) -> Section:
 
 
 def _again(folder: RunFolder, certificate: Certificate | None) -> Section:
-    """How to check the run, and how to make it again."""
     return Section("Check it, run it again", (*_rerun(folder, certificate), *_checks(certificate)))
 
 
