@@ -7,7 +7,7 @@ import math
 import pytest
 
 from adadp.accounting import Status
-from adadp.app.selection.gupta import GuptaPlan
+from adadp.app.selection.published import GuptaPlan
 from adadp.errors import InputError
 
 

@@ -6,15 +6,13 @@ predict from. docs/own-data.md has an example.
 
 from adadp.app.owndata.arrays import array_features
 from adadp.app.owndata.base import Encoder, OwnData
-from adadp.app.owndata.loading import KINDS, encoder_from_json, is_own, load_own, own_path, private_positions
-from adadp.app.owndata.schema import Schema, load_schema
+from adadp.app.owndata.loading import encoder_from_json, is_own, load_own, own_path, private_positions
+from adadp.app.owndata.schema import load_schema
 from adadp.app.owndata.schema_template import draft_schema
 
 __all__ = [
-    "KINDS",
     "Encoder",
     "OwnData",
-    "Schema",
     "array_features",
     "draft_schema",
     "encoder_from_json",

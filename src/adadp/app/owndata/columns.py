@@ -47,13 +47,18 @@ class Column(ABC):
     """A declared column: how wide its features are and how a cell becomes them."""
 
     @property
+    def private(self) -> bool:
+        """Whether its bounds are to be released from the data."""
+        return False
+
+    @property
     @abstractmethod
     def width(self) -> int:
         """How many features it makes."""
 
     @abstractmethod
-    def fill(self, cells: Sequence[str], out: Features) -> None:
-        """Write the features of ``cells`` into ``out``, zeros of shape (len(cells), width)."""
+    def fill(self, cells: Sequence[str], out: Features) -> Floats | None:
+        """Write the features of ``cells`` into ``out``, zeros of shape (len(cells), width); the values of numbers."""
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:
@@ -88,7 +93,6 @@ class Number(Column):
 
     @property
     def private(self) -> bool:
-        """Whether the bounds are to be released from the data."""
         return self.low is None
 
     @property
@@ -116,8 +120,10 @@ class Number(Column):
         if self.missing:
             out[:, 1] = np.isnan(values)
 
-    def fill(self, cells: Sequence[str], out: Features) -> None:
-        self.place(self.numbers(cells), out)
+    def fill(self, cells: Sequence[str], out: Features) -> Floats:
+        values = self.numbers(cells)
+        self.place(values, out)
+        return values
 
     def as_dict(self) -> dict[str, Any]:
         range_ = {"bounds": "private"} if self.private else {"low": self.low, "high": self.high}

@@ -32,6 +32,13 @@ from adadp.schedules import Uniform, ValidationDecay, parse_noise
 _DIGITS = 6
 """To how many digits a noise scale is rounded up."""
 
+_NOT_FOR_SEARCHES = {
+    "allow_nonprivate": "The best of runs without privacy has none.",
+    "evaluate_every": "A search evaluates on the test set once, at the end, the model it has chosen.",
+    "tensorboard": "A search releases the run it has chosen, and not what the others did.",
+}
+"""Fields that the base of a search cannot have, and why."""
+
 
 def relation_of(config: TrainConfig) -> Neighbours:
     """Between which data sets the guarantee of ``config`` holds."""
@@ -46,20 +53,9 @@ def check_base(base: TrainConfig) -> None:
             why="It is what the whole search may cost; the noise of its runs follows from it.",
             fix="Pass epsilon, and neither noise_multiplier nor rho.",
         )
-    if base.allow_nonprivate:
-        raise InputError("allow_nonprivate is given.", why="The best of runs without privacy has none.")
-    if base.evaluate_every is not None:
-        raise InputError(
-            "evaluate_every is given.",
-            why="A search looks at the test set once, in the end, at the model it has chosen.",
-            fix="Leave it out.",
-        )
-    if base.tensorboard:
-        raise InputError(
-            "tensorboard is given.",
-            why="What the runs of a search did on their way is not released, only the one it chose.",
-            fix="Leave it out.",
-        )
+    for name, why in _NOT_FOR_SEARCHES.items():
+        if getattr(base, name):
+            raise InputError(f"{name} is given.", why=why, fix="Leave it out.")
     if "python" in (base.data, base.model, base.optimizer):
         raise InputError("A search needs data, model and optimizer by name.", fix="Name a file or a data set.")
 
