@@ -147,7 +147,7 @@ def audit_method(
     if known.choice is not None:
         raise InputError(
             f"The method {known} cannot be attacked here.",
-            why="Its noise is found on the way, and the attacks know runs with planned noise only.",
+            why="It chooses its noise during the run, and the attacks need noise that is planned.",
             fix="Attack dpsgd, whose gradients it releases.",
         )
     plan = _plan(

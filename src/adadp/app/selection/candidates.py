@@ -158,8 +158,8 @@ def _filled(base: TrainConfig, setting: Setting, epsilon: float) -> TrainConfig:
     if method.choice is not None:
         raise InputError(
             f"A search cannot set the noise of {config.method}.",
-            why="The method finds it on the way, and what choosing the best of several runs costs is known for runs "
-            "whose noise is fixed in advance.",
+            why="The method chooses it during the run, and what choosing the best of several runs costs is known for "
+            "runs whose noise is fixed in advance.",
             fix="Search among other methods.",
         )
     whole = resolve.resolved(config.replace(epsilon=epsilon))

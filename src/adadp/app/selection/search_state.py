@@ -1,6 +1,6 @@
-"""What nobody may see while a search goes on: how many runs there are, which they were, how they scored.
+"""What nobody may see during a search: how many runs there are, which settings they have, how they scored.
 
-All of it lies in one folder inside that of the search, so that a search that was killed can go on, and is removed as a
+All of it lies in one folder inside that of the search, so that a search that was killed can resume, and is removed as a
 whole in the end. A run that is known not to be published is removed at once.
 """
 
@@ -30,7 +30,7 @@ class Attempt:
     setting: int
     folder: str
     value: float | None = None
-    """Its score, or (by parts) its number of errors; None while it goes on."""
+    """Its score, or (by parts) its number of errors; None until it has finished."""
     tie: float = 0.0
     """A random number that decides between equal scores."""
 

@@ -1,9 +1,9 @@
-"""A search that goes on: charged as a whole, run after run, and only one of them published.
+"""A search: it is charged as a whole, makes its runs one after another, and publishes one of them.
 
     killed                                 on resume
     before the charge                      charged, and begun
     after the charge, before the first run begun: nothing was drawn yet, or what was drawn is forgotten
-    in a run                               the run goes on from its checkpoint, or (where it cannot) begins anew
+    in a run                               the run resumes from its checkpoint, or (where it cannot) begins anew
     after a run, before it is scored       scored
     while the chosen run is published      published again, the same one; see ``publishing``
     after that                             what is left is cleared away; refused: it has finished
@@ -101,7 +101,7 @@ class Searching:
             raise LedgerCorrupt(
                 f"The ledger of the search in {self.folder.path} is missing.",
                 why="What it may publish is no longer known.",
-                fix="Put ledger.jsonl back. Do not go on without it.",
+                fix="Put ledger.jsonl back. Do not resume without it.",
             )
         return Ledger.create(self.folder.ledger_path, budget=budget, seeded=self._seed is not None)
 
@@ -157,7 +157,7 @@ class Searching:
             raise Interrupted(
                 f"The search was stopped. Everything is saved in {self.folder.path}.",
                 why="What is in its folder must stay secret until it has finished.",
-                fix=f"Go on with: adadp tune --resume {self.folder.path}",
+                fix=f"Resume it with: adadp tune --resume {self.folder.path}",
             ) from None
         return RunFolder.open(place)
 

@@ -128,7 +128,7 @@ def tune(
 
 
 def resume(out: str | os.PathLike[str], *, checks_passed: Callable[[], None] | None = None) -> SearchResult:
-    """Go on with the search in the folder ``out``; ``checks_passed`` as for ``tune``."""
+    """Resume the search in the folder ``out``; ``checks_passed`` as for ``tune``."""
     place = Path(out).absolute()
     if was_replaced(place):
         put_in_place(place)

@@ -188,7 +188,7 @@ def _curves(cases: Sequence[Case], styles: charts.Styles) -> list[Section]:
         budget = "" if epsilon is None else f", epsilon {number(epsilon)}"
         both = (make(same, styles, place, budget) for make in (charts.by_epoch, charts.by_spending))
         drawn += [chart for chart in both if chart is not None]
-    return [Section("On the way", tuple(drawn), "Means over the runs.")] if drawn else []
+    return [Section("During the runs", tuple(drawn), "Means over the runs.")] if drawn else []
 
 
 def _unsafe(cases: Sequence[Case]) -> list[Part]:
