@@ -325,6 +325,7 @@ class TestStagesOfTheUser:
             (":Scaled:factor=big", "factor=big.*a number"),
             (":Scaled:factor=1,hidden=3", "no option 'hidden'.*factor, name_of_scale, twice"),
             (":dataclass", "is not a feature"),
+            (":FixedStage", "is not a feature"),
             (":Missing", "cannot be loaded"),
         ],
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields
+from inspect import isabstract
 from itertools import takewhile
 from typing import get_type_hints
 
@@ -35,7 +36,9 @@ _BUILT_IN = (Scattering, Bounds, ConvCifar100, EfficientNetLite0, Equalise, Pca,
 
 
 def _accept(found: object) -> type[Stage] | None:
-    return found if isinstance(found, type) and issubclass(found, FixedStage | ReleasedStage) else None
+    if isinstance(found, type) and issubclass(found, FixedStage | ReleasedStage) and not isabstract(found):
+        return found
+    return None
 
 
 STAGES: Registry[type[Stage]] = Registry("feature", {kind.name: kind for kind in _BUILT_IN}, _accept)
