@@ -78,7 +78,7 @@ def load_model(out: str | os.PathLike[str]) -> TrainedModel:
     folder = RunFolder.open(out)
     config, certificate = folder.config, folder.certificate()
     if certificate is None:
-        raise RunError(f"The run in {folder.path} has not finished.", fix=f"Go on with adadp train --resume {out}.")
+        raise RunError(f"The run in {folder.path} has not finished.", fix=f"Resume it with adadp train --resume {out}.")
     if "python" in (config.data, config.model):
         raise InputError(
             "The network of this run is an object of Python, which has no name.",

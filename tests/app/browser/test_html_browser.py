@@ -22,7 +22,8 @@ from PIL import Image
 from report_samples import small_comparison, small_run
 
 from adadp.accounting import rounded_up
-from adadp.app.report.html import Command, comparison_page, page_of, render, write_report
+from adadp.app.report.html import comparison_page, page_of, render, write_report
+from adadp.app.report.html.page import Command
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")

@@ -132,7 +132,7 @@ def test_the_stage_says_what_public_data_it_is_made_from(stage):
     ("made", "text"),
     [
         (ConvCifar100(), "conv-cifar100"),
-        (ConvCifar100(norm=0), "conv-cifar100:norm=0"),
+        (ConvCifar100(norm=0), "conv-cifar100:norm=0.0"),
         (ConvCifar100(norm=2.5), "conv-cifar100:norm=2.5"),
         (EfficientNetLite0(), "efficientnet-lite0"),
         (EfficientNetLite0(size=224), "efficientnet-lite0:size=224"),

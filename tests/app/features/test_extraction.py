@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -111,8 +112,8 @@ class TestTheCache:
         assert found == {"cuda:0": {1.0}, "cpu": {2.0}, "cuda:1": {1.0}}
 
     def test_what_was_kept_before_devices_were_told_apart_is_still_found(self, tmp_path):
-        place = self.key(tmp_path).place((Doubled(),), "train", 7)
-        assert place.name == "tiny-train-doubled-6f17040553b429d9"
+        place = self.key(tmp_path).place(parse_features("scatter"), "train", 7)
+        assert place.name == "tiny-train-scatter-1377fc1e44b68e2d"
 
     @pytest.mark.parametrize("damage", ["bits", "short", "about", "lost"])
     def test_a_damaged_entry_is_computed_again(self, tmp_path, records, damage):
@@ -198,7 +199,7 @@ class TestText:
             "pca:dim=60,noise_multiplier=16.0",
             "pca:dim=10,noise_multiplier=3.5,whiten=1,norm=9.0",
             "conv-cifar100",
-            "conv-cifar100:norm=3",
+            "conv-cifar100:norm=3.0",
             "efficientnet-lite0:size=64",
             "bounds:columns=3;7,noise_multiplier=20.0",
             "scatter+pca:dim=10,noise_multiplier=2.0",
@@ -234,6 +235,7 @@ class TestText:
             ("pca:whiten=yes", "whiten=yes.*0 or 1"),
             ("pca:dim=3,noise_multiplier=nan", "noise_multiplier"),
             ("pca:dim=0", "dim must be at least 1"),
+            ("wavelet:J=2", "Unknown feature 'wavelet'.*scatter"),
             ("bounds", "lacks an option"),
             ("bounds:columns=a", "columns=a.*semicolons"),
             ("efficientnet-lite0:size=0", "size"),
@@ -244,9 +246,9 @@ class TestText:
             parse_features(text)
 
     def test_every_stage_is_of_one_kind(self):
-        for name, (make, _) in STAGES.items():
-            assert issubclass(make, FixedStage) != issubclass(make, ReleasedStage)
-            assert make.name == name
+        for name, kind in STAGES.items():
+            assert issubclass(kind, FixedStage) != issubclass(kind, ReleasedStage)
+            assert kind.name == name
 
     def test_what_comes_after_a_release_waits_for_it(self):
         stages = parse_features("scatter+pca:dim=3,noise_multiplier=2+pca:dim=2,noise_multiplier=2")
@@ -260,3 +262,81 @@ class TestText:
         assert said["released"] == ["pca:dim=3,noise_multiplier=2.0"]
         assert "CIFAR-100" in said["public"][0]
         assert json.loads(json.dumps(said)) == said
+
+
+MINE = """
+from dataclasses import dataclass
+from torch import nn
+from adadp.app.features import FixedStage
+
+@dataclass(frozen=True)
+class Scaled(FixedStage):
+    factor: float
+    name_of_scale: str = "plain"
+    twice: bool = False
+    hidden: object = None
+
+    def output_shape(self, shape):
+        return shape
+
+    def module(self, shape):
+        stage = self
+        class Module(nn.Module):
+            def forward(self, records):
+                return records * stage.factor * (2 if stage.twice else 1)
+        return Module()
+"""
+
+
+class TestStagesOfTheUser:
+    @pytest.fixture
+    def file(self, tmp_path) -> Path:
+        path = tmp_path / "mine_features.py"
+        path.write_text(MINE)
+        return path
+
+    def test_a_stage_in_a_file_works_as_ours_do(self, file, records):
+        text = f"{file}:Scaled:factor=1.5,twice=1"
+        (stage,) = parse_features(text)
+        assert str(stage) == text
+        assert parse_features(features_text((stage,))) == (stage,)
+        module, shape = whole_module((stage,), (2,), {})
+        assert shape == (2,)
+        assert torch.equal(module(records), records * 3)
+        assert statement((stage,), None)["stages"] == [text]
+
+    def test_a_stage_in_a_module_works_beside_ours(self, file, monkeypatch):
+        monkeypatch.syspath_prepend(file.parent)
+        stages = parse_features("mine_features:Scaled:factor=2,name_of_scale=big + pca:dim=3,noise_multiplier=1")
+        assert features_text(stages) == (
+            "mine_features:Scaled:factor=2.0,name_of_scale=big+pca:dim=3,noise_multiplier=1.0"
+        )
+
+    def test_an_entry_point_gives_a_stage_its_name(self, file, monkeypatch):
+        monkeypatch.syspath_prepend(file.parent)
+        offered = EntryPoint("scaled", "mine_features:Scaled", "adadp.features")
+        monkeypatch.setitem(STAGES.__dict__, "_offered", {"scaled": offered})
+        assert features_text(parse_features("scaled:factor=0.5")) == "scaled:factor=0.5"
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (":Scaled", "lacks an option.*factor"),
+            (":Scaled:factor=big", "factor=big.*a number"),
+            (":Scaled:factor=1,hidden=3", "no option 'hidden'.*factor, name_of_scale, twice"),
+            (":dataclass", "is not a feature"),
+            (":FixedStage", "is not a feature"),
+            (":Missing", "cannot be loaded"),
+        ],
+    )
+    def test_mistakes_are_told(self, file, options, message):
+        with pytest.raises(InputError, match=f"(?s){message}"):
+            parse_features(f"{file}{options}")
+
+    def test_features_of_changed_code_are_not_taken_from_the_cache(self, file, tmp_path):
+        key = CacheKey(tmp_path, "tiny", ("abc",))
+        stages = parse_features(f"{file}:Scaled:factor=2")
+        before = key.place(stages, "train", 9)
+        assert key.place(stages, "train", 9) == before
+        file.write_text(MINE + "# changed")
+        assert key.place(stages, "train", 9) != before

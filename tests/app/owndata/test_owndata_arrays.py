@@ -33,7 +33,7 @@ def test_arrays_become_features_and_labels(arrays):
     features, labels = data.train
     assert (features.dtype, labels.dtype) == (torch.float32, torch.int64)
     assert (features.tolist(), labels.tolist()) == (X.tolist(), Y.tolist())
-    assert (data.classes, data.class_names, data.test) == (3, ("0", "1", "2"), None)
+    assert (data.class_names, data.test) == (("0", "1", "2"), None)
     assert data.record == "one entry of the array x of data.npz"
     assert data.disclosed == ("The shape (2,) and the type float64 of a record of data.npz.",)
 

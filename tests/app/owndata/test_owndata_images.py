@@ -65,7 +65,7 @@ def test_what_a_schema_declares_is_not_disclosed(pets):
     assert data.train[0].shape == (5, 1, 8, 6)
     assert data.train[1].tolist() == [1, 1, 0, 0, 0]
     assert data.disclosed == ()
-    assert data.classes == 3
+    assert len(data.class_names) == 3
     assert "Images are 8 x 6 (height x width). Declared." in data.public
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adadp.app import zoo
-from adadp.app.features.private_bounds import Scaling
+from adadp.app.features.private_bounds import Bounds
 from adadp.app.owndata import (
     draft_schema,
     encoder_from_json,
@@ -71,7 +71,7 @@ def test_a_table_becomes_features_and_labels(people):
     features, labels = data.train
     assert features.tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [-1, 0, 0, 1]]
     assert (features.dtype, labels.dtype, labels.tolist()) == (torch.float32, torch.int64, [0, 1, 0])
-    assert (data.classes, data.class_names, data.test) == (2, ("low", "high"), None)
+    assert (data.class_names, data.test) == (("low", "high"), None)
     assert data.record == "one row of people.csv"
     assert data.disclosed == ()
     assert data.public == (
@@ -283,7 +283,7 @@ def test_released_bounds_do_what_declared_ones_do(people, kinds, low, width):
     private = pending.encoder.private_columns
     assert pending.encoder.shape == (declared.train[0].shape[1] + len(private),)
     ranges = torch.tensor([[low, low + width]] * len(private), dtype=torch.float64)
-    scaled = Scaling(tabular.private_positions(pending.encoder.columns), ranges)(pending.train[0])
+    scaled = Bounds(tabular.private_positions(pending.encoder.columns)).apply(pending.train[0], {"ranges": ranges})
     torch.testing.assert_close(scaled, declared.train[0], rtol=0, atol=1e-6)
 
 

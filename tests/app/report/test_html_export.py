@@ -13,8 +13,9 @@ from PIL import Image
 from report_samples import small_run
 
 from adadp.app.cli.report import report
-from adadp.app.report.html import Axis, Chart, Section, Series, page_of
+from adadp.app.report.html import page_of
 from adadp.app.report.html.export import draw, export
+from adadp.app.report.html.page import Axis, Chart, Section, Series
 from adadp.errors import InputError
 
 

@@ -17,7 +17,18 @@ from hypothesis import strategies as st
 
 from adadp.accounting import rounded_up
 from adadp.app.report.detection import detection, rules_out_little
-from adadp.app.report.html import (
+from adadp.app.report.html import render
+from adadp.app.report.html.formatting import (
+    duration,
+    meaning,
+    number,
+    percent,
+    percent_up,
+    points,
+    small,
+    whole,
+)
+from adadp.app.report.html.page import (
     Axis,
     Chart,
     Command,
@@ -29,17 +40,6 @@ from adadp.app.report.html import (
     Series,
     Table,
     Words,
-    render,
-)
-from adadp.app.report.html.formatting import (
-    duration,
-    meaning,
-    number,
-    percent,
-    percent_up,
-    points,
-    small,
-    whole,
 )
 from adadp.errors import InputError
 

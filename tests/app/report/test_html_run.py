@@ -15,10 +15,11 @@ from report_samples import small_run
 from adadp.accounting import rounded_up
 from adadp.app.cli import main
 from adadp.app.config import TrainConfig
-from adadp.app.report.html import Command, Matrix, Table, Words, page_of, render, run_page, write_report
+from adadp.app.report.html import page_of, render, run_page, write_report
 from adadp.app.report.html.formatting import doubts, percent
+from adadp.app.report.html.page import Command, Matrix, Table, Words
 from adadp.app.report.html.run_charts import accountants_chart, spending_chart, trade_chart
-from adadp.app.report.html.run_sections import settings
+from adadp.app.report.html.run_page import settings
 from adadp.app.runs import ClassCounts, RunFolder
 from adadp.errors import InputError, RunError
 

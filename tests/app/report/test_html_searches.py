@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from adadp.app.accounting.repetitions import PoissonRepetitions, TruncatedNegativeBinomial
 from adadp.app.cli import main
 from adadp.app.config import TrainConfig
-from adadp.app.report.html import Command, Words, run_page
+from adadp.app.report.html import run_page
+from adadp.app.report.html.page import Command, Words
 from adadp.app.report.html.searches import search_command
 from adadp.app.runs import RunFolder
 from adadp.app.selection import grid, planned, tune

@@ -24,7 +24,6 @@ from torch import nn
 from adadp.app.config import TrainConfig
 from adadp.app.runs import (
     Checkpoint,
-    RunError,
     RunFolder,
     certificate_digest,
     flatten_optimizer,
@@ -32,7 +31,7 @@ from adadp.app.runs import (
     tensors,
 )
 from adadp.app.runs.atomic import clean, write_atomic
-from adadp.errors import AdaDPError, InputError
+from adadp.errors import AdaDPError, InputError, RunError
 
 CONFIG = TrainConfig("mnist", noise_multiplier=1.1, delta=1e-5, seed=3)
 HEAD = "ab" * 32

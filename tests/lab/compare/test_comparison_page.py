@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adadp.app.report.html import Table, Words, comparison_page, render
+from adadp.app.report.html import comparison_page, render
+from adadp.app.report.html.page import Table, Words
 from adadp.errors import InputError
 
 RUN = {

@@ -150,7 +150,7 @@ def audit_method(
     if known.choice is not None:
         raise InputError(
             f"The method {known} cannot be attacked here.",
-            why="Its noise is found on the way, and the attacks know runs with planned noise only.",
+            why="It chooses its noise during the run, and the attacks need noise that is planned.",
             fix="Attack dpsgd, whose gradients it releases.",
         )
     rule = clip_rule(clip_norm) if isinstance(clip_norm, str) else clip_norm
@@ -160,7 +160,11 @@ def audit_method(
     share = 1 - (1 - checks.probability("confidence", confidence)) / len(experiments)
     done = []
     for number, experiment in enumerate(experiments):
-        told = None if watch is None else _told(watch, number, len(experiments))
+
+        def told(done: int, total: int, before: int = number) -> None:
+            if watch is not None:
+                watch(before * total + done, len(experiments) * total)
+
         runs = run_trials(experiment, subject, trials, seed=seed, watch=told)
         bound = lower_bound(runs.scores_with, runs.scores_without, delta, share)
         done.append(Attack(experiment.name, experiment.score_names, bound, runs))
@@ -194,11 +198,6 @@ def _optimizer(method: Method, name: str | None, lr: float | None) -> MakeOptimi
     if lr is None:
         lr = usual.lr if usual.lr is not None and name in (None, usual.optimizer) else _RATE
     return optimizer_by_name(name or usual.optimizer or "sgd", lr)
-
-
-def _told(watch: Watch, number: int, experiments: int) -> Watch:
-    """Progress of one attack as progress of all."""
-    return lambda done, total: watch(number * total + done, experiments * total)
 
 
 def _scores(attack: Attack) -> dict[str, Any]:

@@ -90,7 +90,6 @@ def _canary(features: int) -> tuple[Tensor, Tensor]:
 
 
 def _public_records(name: str, source_dir: str | None) -> tuple[Tensor, Tensor]:
-    """Rows of features and class numbers."""
     if name not in ("cancer", "mnist"):
         raise InputError(f"The canary experiment has no data {name!r}.", fix="Use cancer or mnist.")
     features, labels = zoo.load(name, source_dir=source_dir).train

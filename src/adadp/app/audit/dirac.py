@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from adadp import checks
-from adadp.app.audit.trials import Experiment, Release, View
+from adadp.app.audit.replay import Release
+from adadp.app.audit.trials import Experiment, View
 from adadp.methods import GRADIENT
 
 _FAR_BEYOND = 1e4
@@ -29,8 +30,8 @@ class Dirac(Experiment):
     ``likelihood``: the sum over the steps of ln(1 - q + q exp((2 x C - C^2) / (2 s^2))), x the released coordinate in
     the coordinates of the noise. Where that cannot be seen (``View.releases``) or has no noise, the sum of x.
     ``own``: the root mean square of the record's coordinate as the optimizer was given it, and ``spread`` that of all
-    others, in the second half of the steps, when what a method learns on the way shows. They betray noise, scales or a
-    divisor that depend on the data.
+    others, in the second half of the steps, when what a method learns during the run shows. They betray noise, scales
+    or a divisor that depend on the data.
     """
 
     coordinates: int = 32

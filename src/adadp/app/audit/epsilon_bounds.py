@@ -175,7 +175,6 @@ def _epsilon(true_low: Floats, false_high: Floats, delta: float) -> Floats:
 
 
 def _perfect(right: int, wrong: int, delta: float, error: float) -> float:
-    """The bound of an attack that never errs."""
     every, none = np.array([float(right)]), np.zeros(1)
     low, high = _at_least(every, right, error / 2), _at_most(none, wrong, error / 2)
     return max(0.0, float(_epsilon(low, high, delta)[0]))
@@ -191,7 +190,6 @@ def _confidence(value: object) -> float:
 
 
 def _scores(name: str, values: Any) -> Floats:
-    """The scores as runs x kinds."""
     array = np.asarray(values, dtype=np.float64)
     table = array[:, None] if array.ndim == 1 else array
     if table.ndim != 2 or len(table) < 2 or not table.shape[1] or not np.isfinite(table).all():

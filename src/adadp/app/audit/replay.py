@@ -8,13 +8,12 @@ longer than the l2 bound the noise was scaled to; here it is measured. Sensitive
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from adadp.randomness import RandomSource
 from adadp.release import GaussianMechanism
 
 
@@ -43,8 +42,9 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True)
-class _Release:
-    total: dict[str, Tensor]
+class Release:
+    """One release as an attacker sees it: the noisy tensors in the coordinates of the noise, and what was claimed."""
+
     released: dict[str, Tensor]
     l2_bound: float
     noise_multiplier: float
@@ -52,45 +52,47 @@ class _Release:
     purpose: str
 
 
-class _Recorder(GaussianMechanism):
-    """Releases as usual and remembers what it was given; with a ``script``, it releases what that says."""
+class Recorder(GaussianMechanism):
+    """Releases through ``inner`` and remembers what it released, not what it was given."""
 
-    def __init__(self, script: list[_Release] | None = None) -> None:
-        self.releases: list[_Release] = []
+    def __init__(self, inner: GaussianMechanism | None = None) -> None:
+        self._inner = inner or GaussianMechanism()
+        self.releases: list[Release] = []
+
+    def release(self, total: Mapping[str, Tensor], **claimed: Any) -> dict[str, Tensor]:
+        released = self._inner.release(total, **claimed)
+        del claimed["source"]
+        self.releases.append(Release({name: value.clone() for name, value in released.items()}, **claimed))
+        return released
+
+
+class _Replay(Recorder):
+    """Remembers what it was given too; with a ``script``, it releases what that says."""
+
+    def __init__(self, script: list[Release] | None = None) -> None:
+        super().__init__()
+        self.totals: list[dict[str, Tensor]] = []
         self._script = script
 
-    def release(
-        self,
-        total: Mapping[str, Tensor],
-        *,
-        l2_bound: float,
-        noise_multiplier: float,
-        source: RandomSource,
-        step: int,
-        purpose: str = "noise",
-    ) -> dict[str, Tensor]:
+    def release(self, total: Mapping[str, Tensor], **claimed: Any) -> dict[str, Tensor]:
         kept = {name: value.detach().to("cpu", torch.float64, copy=True) for name, value in total.items()}
+        self.totals.append(kept)
+        released = super().release(total, **claimed)
         if self._script is None:
-            released = super().release(
-                total, l2_bound=l2_bound, noise_multiplier=noise_multiplier, source=source, step=step, purpose=purpose
-            )
-        else:
-            released = self._script[len(self.releases)].released
-        copy = {name: value.clone() for name, value in released.items()}
-        self.releases.append(_Release(kept, copy, l2_bound, noise_multiplier, step, purpose))
-        return {name: value.clone() for name, value in released.items()}
+            return released
+        return {name: value.clone() for name, value in self._script[len(self.totals) - 1].released.items()}
 
 
 def neighbour_replay(first: Runner, second: Runner, steps: int) -> list[Distance]:
     """The distance of every release between two runs on neighbouring data that are otherwise the same."""
-    recorder = _Recorder()
-    first(steps, recorder)
-    replayed = _Recorder(recorder.releases)
+    recorded = _Replay()
+    first(steps, recorded)
+    replayed = _Replay(recorded.releases)
     second(steps, replayed)
     distances = []
-    for a, b in zip(recorder.releases, replayed.releases, strict=True):
-        if (a.l2_bound, a.noise_multiplier, a.step, a.purpose) != (b.l2_bound, b.noise_multiplier, b.step, b.purpose):
+    for a, b, total, other in zip(recorded.releases, replayed.releases, recorded.totals, replayed.totals, strict=True):
+        if replace(a, released={}) != replace(b, released={}):
             raise AssertionError(f"The two runs planned different releases at step {a.step}.")
-        square = sum(float((a.total[name] - b.total[name]).square().sum()) for name in a.total)
+        square = sum(float((total[name] - other[name]).square().sum()) for name in total)
         distances.append(Distance(a.step, a.purpose, square**0.5, a.l2_bound, a.noise_multiplier))
     return distances

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from adadp import checks
+from adadp.app.audit.replay import Recorder, Release
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
 from adadp.errors import InputError
 from adadp.events import Event
@@ -71,16 +72,6 @@ class Subject:
                 why="One data set is a record shorter, and the plan must not tell.",
                 fix="Plan with sampling='poisson'.",
             )
-
-
-@dataclass(frozen=True)
-class Release:
-    """One release as the attacker sees it: the noisy tensors in the coordinates of the noise, and what was claimed."""
-
-    released: Mapping[str, Tensor]
-    l2_bound: float
-    noise_multiplier: float
-    purpose: str
 
 
 @dataclass(frozen=True)
@@ -167,7 +158,7 @@ class _World:
         plan = subject.plan
         self._experiment, self._subject = experiment, subject
         self._source = _TrialSource()
-        self._seen = _Seen(subject.mechanism)
+        self._seen = Recorder(subject.mechanism)
         self._model = experiment.model()
         self._ledger = Ledger.create(ledger, budget=PlannedBudget(plan.event()))
         self._private = PrivateGradients(
@@ -181,23 +172,20 @@ class _World:
             mechanism=self._seen,
             allow_nonprivate=True,  # the data is public
         )
-        self._start: tuple[dict[str, Any], dict[str, Any]] = copy.deepcopy(
-            (self._private.state(), self._model.state_dict())
-        )
+        self._start: tuple[Any, Any] = copy.deepcopy((self._private.state(), self._model.state_dict()))
 
     def run(self, seed: int, *, paid: bool) -> tuple[float, ...]:
         """One run from the start, scored."""
-        state, parameters = self._start
+        plan, (state, parameters) = self._subject.plan, self._start
         self._source.begin(seed)
         self._seen.releases = []
         self._model.load_state_dict(parameters)
         self._private.restore(copy.deepcopy(state), nothing_since=True)
         optimizer = self._subject.optimizer([each for each in self._model.parameters() if each.requires_grad])
         gradients = []
-        for _ in range(self._subject.plan.steps):
+        for _ in range(plan.steps):
             gradients.append(self._private.release(paid=paid))
             optimizer.step()
-        plan = self._subject.plan
         shown = self._seen.releases if self._subject.method.not_private is None else []
         view = View(self._model, gradients, shown, plan.batch_size / plan.records)
         return self._experiment.scores(view)
@@ -228,28 +216,3 @@ class _TrialSource(RandomSource):
 
     def _words(self, count: int, purpose: str, step: int) -> npt.NDArray[np.uint64]:
         return self._now._words(count, purpose, step)
-
-
-class _Seen(GaussianMechanism):
-    """Releases through ``inner`` and remembers what it released, not what it was given."""
-
-    def __init__(self, inner: GaussianMechanism) -> None:
-        self._inner = inner
-        self.releases: list[Release] = []
-
-    def release(
-        self,
-        total: Mapping[str, Tensor],
-        *,
-        l2_bound: float,
-        noise_multiplier: float,
-        source: RandomSource,
-        step: int,
-        purpose: str = "noise",
-    ) -> dict[str, Tensor]:
-        released = self._inner.release(
-            total, l2_bound=l2_bound, noise_multiplier=noise_multiplier, source=source, step=step, purpose=purpose
-        )
-        kept = {name: value.clone() for name, value in released.items()}
-        self.releases.append(Release(kept, l2_bound, noise_multiplier, purpose))
-        return released

@@ -13,11 +13,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
+from adadp import checks
 from adadp.errors import InputError
+
+Released = TypeVar("Released", bound="ReleasedStage")
 
 Shape = tuple[int, ...]
 
@@ -27,13 +31,27 @@ NO_OPPOSITES = math.sqrt(2.0)
 inner product: |a - b|^2 = |a|^2 + |b|^2 - 2 a.b <= 2 bound^2."""
 
 
+@dataclass(frozen=True)
 class Stage(ABC):
-    """One stage. ``str(stage)`` is the text that makes it again, such as ``pca:dim=60,noise_multiplier=16``."""
+    """One stage, a frozen dataclass. ``str(stage)`` is the text that makes it again: its name, and the fields that
+    differ from their defaults, as in ``pca:dim=60,noise_multiplier=16``.
+    """
 
     name: ClassVar[str]
+    """What features call the stage; ``parse_features`` sets it to the name or the place it has found the stage by."""
+    always_written: ClassVar[tuple[str, ...]] = ()
+    """Fields that the text has at their defaults too."""
 
-    @abstractmethod
-    def __str__(self) -> str: ...
+    def __str__(self) -> str:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        defaults = {each.name: each.default for each in fields(self) if each.name not in self.always_written}
+        given = [f"{name}={_text(value)}" for name, value in values.items() if (name, value) not in defaults.items()]
+        return f"{self.name}:{','.join(given)}" if given else self.name
+
+    def _set(self, **values: object) -> None:
+        """Put what the checks of ``__post_init__`` made of the fields in their places."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:
@@ -66,10 +84,17 @@ class ReleasedStage(Stage):
     """How far replacing one record moves ``query``, over ``l2_bound``; at most 2, and ``NO_OPPOSITES`` where that is
     proved in the module of the stage."""
     noise_multiplier: float | None
+    """None: not chosen yet. A run chooses it from its target epsilon."""
 
-    @abstractmethod
-    def with_noise(self, noise_multiplier: float) -> ReleasedStage:
+    def __post_init__(self) -> None:
+        if self.noise_multiplier is not None:
+            why = f"Without noise {self.name} would release what it learns from the records as it is."
+            self._set(noise_multiplier=checks.positive("noise_multiplier", self.noise_multiplier, why=why))
+
+    def with_noise(self: Released, noise_multiplier: float) -> Released:
         """The same stage with this noise multiplier."""
+        changed: dict[str, Any] = {"noise_multiplier": noise_multiplier}  # a field of the subclasses
+        return replace(self, **changed)
 
     @property
     def known_noise_multiplier(self) -> float:
@@ -96,5 +121,29 @@ class ReleasedStage(Stage):
         """The tensors of the stage, from what was released. Public; saved with the run."""
 
     @abstractmethod
+    def apply(self, records: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
+        """The features of ``records``, each of that record alone, with the tensors the stage has learned."""
+
     def module(self, learned: Mapping[str, Tensor]) -> nn.Module:
         """What computes the stage with the tensors it has learned."""
+        return _Applied(self, learned)
+
+
+class _Applied(nn.Module):
+    """A released stage; what it has learned are buffers."""
+
+    def __init__(self, stage: ReleasedStage, learned: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.stage = stage
+        for name, value in learned.items():
+            self.register_buffer(name, value)
+
+    def forward(self, records: Tensor) -> Tensor:
+        return self.stage.apply(records, dict(self.named_buffers()))
+
+
+def _text(value: Any) -> str:
+    """A field as ``parse_features`` reads it."""
+    if isinstance(value, tuple):
+        return ";".join(map(str, value))
+    return str(int(value) if isinstance(value, bool) else value)

@@ -55,11 +55,7 @@ class ConvCifar100(FixedStage):
     """Near the root of the 2304 features: a network that starts as usual then starts with activations of size 1."""
 
     def __post_init__(self) -> None:
-        norm = checks.non_negative("norm", self.norm, why="0 leaves the features as they are.")
-        object.__setattr__(self, "norm", norm)
-
-    def __str__(self) -> str:
-        return self.name if self.norm == type(self).norm else f"{self.name}:norm={self.norm:.17g}"
+        self._set(norm=checks.non_negative("norm", self.norm, why="0 leaves the features as they are."))
 
     @property
     def public(self) -> tuple[str, ...]:

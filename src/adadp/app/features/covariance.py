@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from adadp.app.features.base import NO_OPPOSITES, ReleasedStage
+
 LARGEST = 8192
 """Values of which the covariance still fits."""
 _AT_ONCE = 4096
@@ -26,8 +28,12 @@ _ROUNDING = 2.0**-14
 most 4096 * 2**-53 * 4096 = 2**-29 in Frobenius norm, and N / 4096 chunks with one of N / 4096 * 2**-53 * N more:
 together 2**-16 for N = 2**24, on either of two neighbouring data sets. Norms in double precision are off by 2**-43."""
 
-COVARIANCE_BOUND = 1.0 + _ROUNDING
-"""What one record can move the release by, in l2."""
+
+class CovarianceStage(ReleasedStage):
+    """A stage that releases the second moment of unit records."""
+
+    replaced = NO_OPPOSITES
+    l2_bound = 1.0 + _ROUNDING
 
 
 def covariance_query(records: Tensor, values: int, rows_of: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:

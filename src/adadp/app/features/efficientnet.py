@@ -59,10 +59,7 @@ class EfficientNetLite0(FixedStage):
                 why="The layers halve the picture five times.",
                 fix=f"Pass {size - size % _HALVINGS} or {size - size % _HALVINGS + _HALVINGS}.",
             )
-        object.__setattr__(self, "size", size)
-
-    def __str__(self) -> str:
-        return self.name if self.size == 128 else f"{self.name}:size={self.size}"
+        self._set(size=size)
 
     @property
     def public(self) -> tuple[str, ...]:

@@ -23,64 +23,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadp import checks
-from adadp.app.features.base import NO_OPPOSITES, ReleasedStage, Shape
-from adadp.app.features.covariance import (
-    COVARIANCE_BOUND,
-    LARGEST,
-    covariance_query,
-    directions,
-    noise_edge,
-    unit_rows,
-)
+from adadp.app.features.base import Shape
+from adadp.app.features.covariance import LARGEST, CovarianceStage, covariance_query, directions, noise_edge, unit_rows
 from adadp.errors import InputError
 
-_DEFAULT_SIZE = 2048
 _MOST = 256
 """Directions kept at most: what a run has to store."""
 
 
 @dataclass(frozen=True)
-class Equalise(ReleasedStage):
+class Equalise(CovarianceStage):
     """``equalise:noise_multiplier=20``: the directions that stand out are shortened, by a release with noise."""
 
+    name = "equalise"
+    budget_share = 0.2
     noise_multiplier: float | None = None
-    """None: not chosen yet. A run chooses it from its target epsilon."""
-    size: int = _DEFAULT_SIZE
+    size: int = 2048
     """Coordinates in which directions are looked for, at most."""
 
-    name: ClassVar[str] = "equalise"
-    budget_share: ClassVar[float] = 0.2
-    replaced: ClassVar[float] = NO_OPPOSITES
-
     def __post_init__(self) -> None:
-        if self.noise_multiplier is not None:
-            why = "Without noise the covariance would be released as it is."
-            object.__setattr__(
-                self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier, why=why)
-            )
+        super().__post_init__()
         size = checks.count("size", self.size, minimum=2, why="A covariance needs two coordinates.")
         if size > LARGEST:
             raise InputError(f"size must be at most {LARGEST}, got {size}.", why="The covariance would not fit.")
-        object.__setattr__(self, "size", size)
-
-    def __str__(self) -> str:
-        given = {"noise_multiplier": self.noise_multiplier, "size": None if self.size == _DEFAULT_SIZE else self.size}
-        options = ",".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
-        return f"{self.name}:{options}" if options else self.name
-
-    def with_noise(self, noise_multiplier: float) -> Equalise:
-        return replace(self, noise_multiplier=noise_multiplier)
-
-    @property
-    def l2_bound(self) -> float:
-        return COVARIANCE_BOUND
+        self._set(size=size)
 
     def output_shape(self, shape: Shape) -> Shape:
         self._frequencies(shape)
@@ -106,31 +78,31 @@ class Equalise(ReleasedStage):
         factors = (edge / eigenvalues[:found]).sqrt()
         return {"directions": rows.flatten(1).float().contiguous(), "factors": factors.float()}
 
-    def module(self, learned: Mapping[str, Tensor]) -> nn.Module:
-        return Equalised(learned["directions"], learned["factors"])
+    def apply(self, records: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
+        # In double precision, so that the place of a record in a batch does not show in single precision.
+        rows = unit_rows(records.flatten(1).double())
+        found = learned["directions"].double()
+        shorter = rows + (rows @ found.T * (learned["factors"].double() - 1)) @ found
+        return shorter.reshape(records.shape).float()
 
     def _frequencies(self, shape: Shape) -> int:
         """How many of the map's frequencies are looked at; 1 for a flat record, whose map is a point."""
         values = math.prod(shape)
-        if len(shape) <= 1 or values <= self.size:
-            if values > self.size:
-                raise InputError(
-                    f"equalise cannot read flat records of {values} values.",
-                    why=f"It looks for directions in {self.size} coordinates.",
-                    fix=f"Pass size of at least {values}, up to {LARGEST}, or put a stage before it that makes fewer.",
-                )
-            return math.prod(shape[1:]) if len(shape) > 1 else 1
-        return self._fitting(shape)
-
-    def _fitting(self, shape: Shape) -> int:
-        fitting = self.size // shape[0]
-        if not fitting:
+        if values <= self.size:
+            return math.prod(shape[1:])
+        if len(shape) <= 1:
+            raise InputError(
+                f"equalise cannot read flat records of {values} values.",
+                why=f"It looks for directions in {self.size} coordinates.",
+                fix=f"Pass size of at least {values}, up to {LARGEST}, or put a stage before it that makes fewer.",
+            )
+        if shape[0] > self.size:
             raise InputError(
                 f"equalise cannot read records of {shape[0]} channels.",
                 why=f"It looks for directions in {self.size} coordinates, at least one per channel.",
                 fix=f"Pass size of at least {shape[0]}.",
             )
-        return min(fitting, math.prod(shape[1:]))
+        return self.size // shape[0]
 
     def _basis(self, shape: Shape) -> Tensor:
         """The lowest frequencies over the map as orthonormal rows, of as many numbers as a channel has."""
@@ -144,25 +116,6 @@ class Equalise(ReleasedStage):
                 row = torch.outer(row, wave[frequency]).flatten()
             rows.append(row)
         return torch.stack(rows)
-
-
-class Equalised(nn.Module):
-    """Scale to unit norm, multiply the component in each direction by its factor: record by record."""
-
-    directions: Tensor
-    factors: Tensor
-
-    def __init__(self, directions: Tensor, factors: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("directions", directions)
-        self.register_buffer("factors", factors)
-
-    def forward(self, records: Tensor) -> Tensor:
-        # In double precision, so that the place of a record in a batch does not show in single precision.
-        rows = unit_rows(records.flatten(1).double())
-        found = self.directions.double()
-        shorter = rows + (rows @ found.T * (self.factors.double() - 1)) @ found
-        return shorter.reshape(records.shape).float()
 
 
 def _cosines(side: int) -> Tensor:

@@ -15,6 +15,7 @@ the records, so nothing is written anywhere for them.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import re
@@ -24,6 +25,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +38,8 @@ Progress = Callable[[str, int, int], None]
 """Called with what is under way, how many records are done, and of how many."""
 
 _AT_ONCE = 128
+_READABLE = 100
+"""Characters of the stages that the name of an entry has, beside its digest."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +56,25 @@ class CacheKey:
         part: str,
         records: int,
         device: torch.device | str = "cpu",
-        *,
         alone: bool = False,
     ) -> Path:
         """Where the features of ``part`` lie that a device of this kind computed, in batches or each record alone: each
         rounds in its own way, and a run with a seed repeats to the bit only on the same features.
         """
-        said = [self.data, part, records, self.checksums, [(str(stage), stage.version) for stage in stages]]
+        said = [self.data, part, records, self.checksums, [_described(stage) for stage in stages]]
         kind = torch.device(device).type
         said += [] if kind == "cpu" else [kind]
         said += ["alone"] if alone else []
         digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
-        readable = re.sub(r"[^a-z0-9=.-]+", "-", "+".join(str(stage) for stage in stages))
+        readable = re.sub(r"[^a-z0-9=.-]+", "-", "+".join(str(stage) for stage in stages))[:_READABLE]
         return self.folder / "features" / f"{self.data}-{part}-{readable}-{digest}"
+
+
+def _described(stage: FixedStage) -> tuple[object, ...]:
+    """What says how a stage computes: its text and version, and of somebody else's stage its file too."""
+    own = type(stage).__module__.startswith("adadp.")
+    code = () if own else (hashlib.sha256(Path(inspect.getfile(type(stage))).read_bytes()).hexdigest(),)
+    return str(stage), stage.version, *code
 
 
 def extract(
@@ -93,21 +103,11 @@ def extract(
 
 
 def extract_both(
-    stages: Sequence[FixedStage],
-    train: tuple[Tensor, ...],
-    test: tuple[Tensor, Tensor] | None,
-    *,
-    key: CacheKey | None = None,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
-    alone: bool = False,
+    stages: Sequence[FixedStage], train: tuple[Tensor, ...], test: tuple[Tensor, Tensor] | None, **how: Any
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor] | None]:
-    """Training and test records with features in place of their first tensor."""
-
-    def features(values: Tensor, part: str) -> Tensor:
-        return extract(stages, values, part=part, key=key, device=device, progress=progress, alone=alone)
-
-    return (features(train[0], "train"), *train[1:]), None if test is None else (features(test[0], "test"), test[1])
+    """Training and test records with features in place of their first tensor; ``how`` as for ``extract``."""
+    tested = None if test is None else (extract(stages, test[0], part="test", **how), test[1])
+    return (extract(stages, train[0], part="train", **how), *train[1:]), tested
 
 
 def computed(

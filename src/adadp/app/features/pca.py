@@ -20,60 +20,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadp import checks
-from adadp.app.features.base import NO_OPPOSITES, ReleasedStage, Shape
-from adadp.app.features.covariance import (
-    COVARIANCE_BOUND,
-    LARGEST,
-    covariance_query,
-    directions,
-    noise_edge,
-    unit_rows,
-)
+from adadp.app.features.base import Shape
+from adadp.app.features.covariance import LARGEST, CovarianceStage, covariance_query, directions, noise_edge, unit_rows
 from adadp.errors import InputError
 
 
 @dataclass(frozen=True)
-class Pca(ReleasedStage):
+class Pca(CovarianceStage):
     """``pca:dim=60,noise_multiplier=16``: projection on ``dim`` noisy principal components."""
 
+    name = "pca"
+    always_written = ("dim",)
+    budget_share = 0.3
     dim: int = 60
     noise_multiplier: float | None = None
-    """None: not chosen yet. A run chooses it from its target epsilon."""
     whiten: bool = False
     norm: float | None = None
     """l2 norm of the features of every record; None: sqrt(dim), so that a feature is about 1 in size."""
 
-    name: ClassVar[str] = "pca"
-    budget_share: ClassVar[float] = 0.3
-    replaced: ClassVar[float] = NO_OPPOSITES
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dim", checks.count("dim", self.dim, why="It is the number of components."))
-        if self.noise_multiplier is not None:
-            why = "Without noise the covariance would be released as it is."
-            object.__setattr__(
-                self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier, why=why)
-            )
-        if self.norm is not None:
-            object.__setattr__(self, "norm", checks.positive("norm", self.norm))
-
-    def __str__(self) -> str:
-        given = {"noise_multiplier": self.noise_multiplier, "whiten": int(self.whiten) or None, "norm": self.norm}
-        options = [f"{name}={value!r}" for name, value in given.items() if value is not None]
-        return ",".join([f"pca:dim={self.dim}", *options])
-
-    def with_noise(self, noise_multiplier: float) -> Pca:
-        return replace(self, noise_multiplier=noise_multiplier)
-
-    @property
-    def l2_bound(self) -> float:
-        return COVARIANCE_BOUND
+        super().__post_init__()
+        self._set(
+            dim=checks.count("dim", self.dim, why="It is the number of components."),
+            norm=None if self.norm is None else checks.positive("norm", self.norm),
+        )
 
     def output_shape(self, shape: Shape) -> Shape:
         values = math.prod(shape)
@@ -102,21 +77,8 @@ class Pca(ReleasedStage):
             components = components * (sizes.max() / sizes).sqrt()
         return {"components": components.float().contiguous()}
 
-    def module(self, learned: Mapping[str, Tensor]) -> nn.Module:
-        return Projection(learned["components"], math.sqrt(self.dim) if self.norm is None else self.norm)
-
-
-class Projection(nn.Module):
-    """Flatten, scale to unit norm, project, scale to ``norm``: record by record."""
-
-    components: Tensor
-
-    def __init__(self, components: Tensor, norm: float) -> None:
-        super().__init__()
-        self.register_buffer("components", components)
-        self.norm = norm
-
-    def forward(self, records: Tensor) -> Tensor:
+    def apply(self, records: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
         # In double precision, so that the place of a record in a batch does not show in single precision.
         rows = unit_rows(records.flatten(1).double())
-        return (unit_rows(rows @ self.components.double()) * self.norm).float()
+        norm = math.sqrt(self.dim) if self.norm is None else self.norm
+        return (unit_rows(rows @ learned["components"].double()) * norm).float()

@@ -1,24 +1,54 @@
-"""Ranges of number columns, released privately: what scales a table whose columns have no publicly known bounds.
+"""The range of number columns, released privately: what scales a table whose columns have no publicly known bounds.
 
 A record arrives as its features followed by the raw values of those columns, NaN where one is missing. One noisy
-histogram of all of them (``adadp.app.owndata.BoundsQuery``, which has the argument) gives each column a range;
-afterwards a value is clipped to it, mapped to [-1, 1] and put among the features, where a zero kept its place. Counts
-are not negative, so the inner product of what two records add is not either (``NO_OPPOSITES``).
+histogram over public bins gives each column a range; afterwards a value is clipped to it, mapped to [-1, 1] and put
+among the features, where a zero kept its place.
+
+A bin is a signed power of two: [2^e, 2^(e+1)) for e = -20..39, its mirror image below zero, and one bin for what is
+smaller than 2^-20 in size; beyond 2^40 everything counts in the outermost bin. The bins are fixed before any data is
+seen. A record adds 1 to one bin of each of the k columns and 0 elsewhere, so adding or removing it moves the k
+histograms together by at most sqrt(k) in L2 norm: that is ``l2_bound``. Counts are not negative, so the inner product
+of what two records add is not either (``NO_OPPOSITES``).
+
+What follows is post-processing. A count that is noise alone passes noise_std * t with probability at most
+exp(-t^2 / 2) / 2; with t = sqrt(2 ln(k bins / 0.01)) none of the k * bins empty bins passes it, but for a chance of at
+most 0.005. So bins at or below it are dropped as noise, and a column's range runs from its first kept bin to its last.
+Values outside are clipped later: at most about 2 t noise_std records in each dropped bin.
+
+    case                                    answer
+    ======================================  ===========================================================================
+    every count is explained by noise       the public default [-1, 1]
+    no noise (noise_std = 0)                the exact range of the bins that are not empty
+    only zeros                              [-2^-20, 2^-20]
+    NaN (a missing value)                   counted nowhere
+    infinite, or beyond 2^40                counted in the outermost bin, clipped to 2^40
+    no records                              counts of zero
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadp import checks
 from adadp.app.features.base import NO_OPPOSITES, ReleasedStage, Shape
-from adadp.app.owndata import BoundsQuery
 from adadp.errors import InputError
+
+DEFAULT = (-1.0, 1.0)
+"""The range of a column whose counts are all explained by noise."""
+
+CHANCE = 0.01
+"""Twice the largest probability that a bin nobody is in is kept."""
+
+_POWERS = [2.0**exponent for exponent in range(-20, 41)]
+EDGES = (*(-power for power in reversed(_POWERS)), *_POWERS)
+"""Bin b covers [EDGES[b], EDGES[b + 1])."""
+BINS = len(EDGES) - 1
 
 
 @dataclass(frozen=True)
@@ -27,43 +57,27 @@ class Bounds(ReleasedStage):
     record.
     """
 
+    name = "bounds"
+    budget_share = 0.1
+    replaced = NO_OPPOSITES
     columns: tuple[int, ...]
     noise_multiplier: float | None = None
-    """None: not chosen yet. A run chooses it from its target epsilon."""
-
-    name: ClassVar[str] = "bounds"
-    budget_share: ClassVar[float] = 0.1
-    replaced: ClassVar[float] = NO_OPPOSITES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.columns:
             raise InputError(
                 "bounds has no columns.", fix="Name the features, like bounds:columns=3;7,noise_multiplier=20."
             )
-        columns = tuple(checks.count("columns", each, minimum=0, why="It is a position.") for each in self.columns)
-        object.__setattr__(self, "columns", columns)
-        if self.noise_multiplier is not None:
-            why = "Without noise the histogram would be released as it is."
-            object.__setattr__(
-                self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier, why=why)
-            )
-
-    def __str__(self) -> str:
-        columns = ";".join(map(str, self.columns))
-        return f"bounds:columns={columns}" + (
-            "" if self.noise_multiplier is None else f",noise_multiplier={self.noise_multiplier!r}"
+        self._set(
+            columns=tuple(checks.count("columns", each, minimum=0, why="It is a position.") for each in self.columns)
         )
-
-    def with_noise(self, noise_multiplier: float) -> Bounds:
-        return replace(self, noise_multiplier=noise_multiplier)
 
     @property
     def l2_bound(self) -> float:
-        return self._query.l2_bound
-
-    @property
-    def _query(self) -> BoundsQuery:
-        return BoundsQuery(len(self.columns))
+        """The L2 norm of what one record adds to the counts of all columns, at most. Rounded up."""
+        root = math.sqrt(len(self.columns))
+        return root if Fraction(root) ** 2 >= len(self.columns) else math.nextafter(root, math.inf)
 
     def output_shape(self, shape: Shape) -> Shape:
         if len(shape) != 1 or shape[0] <= max(self.columns) + len(self.columns):
@@ -75,32 +89,34 @@ class Bounds(ReleasedStage):
         return (shape[0] - len(self.columns),)
 
     def query(self, records: Tensor) -> dict[str, Tensor]:
-        return {"histograms": self._query.query(records[:, -len(self.columns) :])}
+        (width,) = self.output_shape(tuple(records.shape[1:]))
+        inner = torch.tensor(EDGES[1:-1], dtype=torch.float64, device=records.device)
+        counts = torch.zeros(len(self.columns), BINS, dtype=torch.float64, device=records.device)
+        for number, column in enumerate(records[:, width:].double().unbind(dim=1)):
+            present = column[~column.isnan()]
+            counts[number] = torch.bucketize(present, inner, right=True).bincount(minlength=BINS)
+        return {"histograms": counts}
 
     def learned(self, released: Mapping[str, Tensor], shape: Shape) -> dict[str, Tensor]:
         del shape
-        found = self._query.bounds(released["histograms"].cpu(), self.known_noise_multiplier * self.l2_bound)
+        found = ranges(released["histograms"].cpu(), self.known_noise_multiplier * self.l2_bound)
         return {"ranges": torch.tensor(found, dtype=torch.float64)}
 
-    def module(self, learned: Mapping[str, Tensor]) -> nn.Module:
-        return Scaling(self.columns, learned["ranges"])
-
-
-class Scaling(nn.Module):
-    """Put the raw values at the end of a record, scaled by their ranges, into the places of their features."""
-
-    ranges: Tensor
-
-    def __init__(self, columns: tuple[int, ...], ranges: Tensor) -> None:
-        super().__init__()
-        self.columns = list(columns)
-        self.register_buffer("ranges", ranges)
-
-    def forward(self, records: Tensor) -> Tensor:
+    def apply(self, records: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
         width = records.shape[1] - len(self.columns)
-        features, raw = records[:, :width].float(), records[:, width:].double()
-        low, high = self.ranges.unbind(1)
+        features, raw = records[:, :width].float().clone(), records[:, width:].double()
+        low, high = learned["ranges"].unbind(1)
         scaled = (raw.clamp(low, high) - (low + high) / 2) / ((high - low) / 2)
-        features = features.clone()
-        features[:, self.columns] = scaled.nan_to_num(nan=0.0).float()
+        features[:, list(self.columns)] = scaled.nan_to_num(nan=0.0).float()
         return features
+
+
+def ranges(noisy_counts: Tensor, noise_std: float) -> list[tuple[float, float]]:
+    """For each column of counts the smallest range of bins outside of which noise explains every count."""
+    checks.non_negative("noise_std", noise_std)
+    threshold = noise_std * math.sqrt(2 * math.log(noisy_counts.numel() / CHANCE))
+    found: list[tuple[float, float]] = []
+    for kept in noisy_counts > threshold:
+        bins = torch.nonzero(kept).flatten().tolist()
+        found.append((EDGES[bins[0]], EDGES[bins[-1] + 1]) if bins else DEFAULT)
+    return found

@@ -1,10 +1,23 @@
-"""Features as text: ``scatter``, ``pca:dim=60,noise_multiplier=16``, stages joined by ``+``; ``none`` is no stage at
-all.
+"""Features as text: ``scatter``, ``pca:dim=60,noise_multiplier=16``, stages joined by ``+``; ``none`` is no stage.
+
+A stage of your own is named as ours are if a package offers it by an entry point in the group ``adadp.features``, and
+else by its place: ``package.module:Name:option=value`` or ``file.py:Name:option=value``. Its options are the fields of
+its dataclass, read by their annotations:
+
+    bool                    0 or 1
+    int, float, str         a number or a text, without a comma and without +
+    tuple[int, ...]         whole numbers joined by semicolons
+    float | None            a number; None cannot be written, it is what is left out
+    another annotation      not an option
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from inspect import isabstract
+from itertools import takewhile
+from typing import get_type_hints
 
 from adadp.app.features.base import FixedStage, ReleasedStage, Stage
 from adadp.app.features.conv_cifar100 import ConvCifar100
@@ -14,38 +27,36 @@ from adadp.app.features.pca import Pca
 from adadp.app.features.private_bounds import Bounds
 from adadp.app.features.scattering import Scattering
 from adadp.app.features.standardise import Standardise
+from adadp.app.texts.parts import find
 from adadp.errors import InputError, within
+from adadp.registry import Registry
 
 NONE = "none"
 
-
-def _flag(text: str) -> bool:
-    return {"0": False, "1": True}[text]
+_BUILT_IN = (Scattering, Bounds, ConvCifar100, EfficientNetLite0, Equalise, Pca, Standardise)
 
 
-def _positions(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(";"))
+def _accept(found: object) -> type[Stage] | None:
+    if isinstance(found, type) and issubclass(found, FixedStage | ReleasedStage) and not isabstract(found):
+        return found
+    return None
 
 
-_Reader = Callable[[str], object]
+STAGES: Registry[type[Stage]] = Registry("feature", {kind.name: kind for kind in _BUILT_IN}, _accept)
+"""The stages by name."""
 
-_KINDS: dict[_Reader, str] = {
-    int: "Give a whole number.",
-    float: "Give a number.",
-    _flag: "Give 0 or 1.",
-    _positions: "Give whole numbers, joined by semicolons.",
+_READERS: dict[object, tuple[Callable[[str], object], str]] = {
+    bool: ({"0": False, "1": True}.__getitem__, "Give 0 or 1."),
+    int: (int, "Give a whole number."),
+    float: (float, "Give a number."),
+    str: (str, "Give a text."),
+    tuple[int, ...]: (
+        lambda text: tuple(map(int, text.split(";"))),
+        "Give whole numbers, joined by semicolons.",
+    ),
 }
-
-STAGES: dict[str, tuple[Callable[..., Stage], Mapping[str, _Reader]]] = {
-    Scattering.name: (Scattering, {"J": int, "angles": int, "groups": int, "unit": _flag, "centre": _flag}),
-    Bounds.name: (Bounds, {"columns": _positions, "noise_multiplier": float}),
-    ConvCifar100.name: (ConvCifar100, {"norm": float}),
-    EfficientNetLite0.name: (EfficientNetLite0, {"size": int}),
-    Equalise.name: (Equalise, {"noise_multiplier": float, "size": int}),
-    Pca.name: (Pca, {"dim": int, "noise_multiplier": float, "whiten": _flag, "norm": float}),
-    Standardise.name: (Standardise, {"noise_multiplier": float, "norm": float}),
-}
-"""Name of a stage -> how it is made, and how each of its options is read."""
+"""Annotation of a field -> how an option is read, and what to give."""
+_READERS |= {kind | None: _READERS[kind] for kind in (bool, int, float, str)}
 
 
 def parse_features(text: str | None) -> tuple[Stage, ...]:
@@ -62,12 +73,9 @@ def features_text(stages: tuple[Stage, ...]) -> str:
 
 def fixed_first(stages: tuple[Stage, ...]) -> tuple[tuple[FixedStage, ...], tuple[Stage, ...]]:
     """The stages known before the data, up to the first that must be released, and the rest."""
-    fixed: list[FixedStage] = []
-    for stage in stages:
-        if not isinstance(stage, FixedStage):
-            break
-        fixed.append(stage)
-    return tuple(fixed), stages[len(fixed) :]
+    known = takewhile(lambda stage: isinstance(stage, FixedStage), stages)
+    fixed = tuple(stage for stage in known if isinstance(stage, FixedStage))
+    return fixed, stages[len(fixed) :]
 
 
 def released_stages(stages: tuple[Stage, ...]) -> tuple[ReleasedStage, ...]:
@@ -76,27 +84,31 @@ def released_stages(stages: tuple[Stage, ...]) -> tuple[ReleasedStage, ...]:
 
 
 def _stage(text: str) -> Stage:
-    name, colon, rest = text.partition(":")
-    if name not in STAGES:
+    if ":" not in text and text not in STAGES:
         raise InputError(
-            f"There are no features {name!r}.",
+            f"There are no features {text!r}.",
             fix=f"Use one of: {', '.join([NONE, *STAGES])}; several are joined by +, options follow a colon: "
-            "pca:dim=60,noise_multiplier=16.",
+            "pca:dim=60,noise_multiplier=16. One of your own is named by its place, package.module:Name.",
         )
-    make, readers = STAGES[name]
+    kind, rest = find(STAGES, text)
+    kind.name = text.removesuffix(rest or "").rstrip(": ")  # a stage is written as it was named: by its place, perhaps
+    hints = get_type_hints(kind)
+    readers = {each.name: _READERS[hints[each.name]] for each in fields(kind) if hints[each.name] in _READERS}
+    usage = f"Its options are: {', '.join(readers)}." if readers else "It has no options."
     options: dict[str, object] = {}
-    for item in rest.split(",") if colon else ():
+    for item in rest.split(",") if rest else ():
         option, _, value = (part.strip() for part in item.partition("="))
         if option not in readers:
-            raise InputError(f"{name} has no option {option!r}.", fix=f"Its options are: {', '.join(readers)}.")
+            raise InputError(f"{kind.name} has no option {option!r}.", fix=usage)
         if option in options:
             raise InputError(f"{text!r} gives {option} twice.", why="Only one could count.", fix="Leave one out.")
+        read, expected = readers[option]
         try:
-            options[option] = readers[option](value)
+            options[option] = read(value)
         except (ValueError, KeyError):
-            raise InputError(f"{option}={value} of {name} cannot be read.", fix=_KINDS[readers[option]]) from None
-    try:
-        with within(text, own_names=True):
-            return make(**options)
-    except TypeError:
-        raise InputError(f"{text!r} lacks an option.", fix=f"Its options are: {', '.join(readers)}.") from None
+            raise InputError(f"{option}={value} of {kind.name} cannot be read.", fix=expected) from None
+    required = [each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING]
+    if not options.keys() >= set(required):
+        raise InputError(f"{text!r} lacks an option.", fix=usage)
+    with within(text, own_names=True):
+        return kind(**options)

@@ -30,7 +30,7 @@ in the cache.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -62,20 +62,16 @@ class Scattering(FixedStage):
     centre: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "J", checks.count("J", self.J, why="Features average over 2^J pixels."))
-        object.__setattr__(self, "angles", checks.count("angles", self.angles, why="Each wavelet has an angle."))
-        object.__setattr__(self, "groups", checks.count("groups", self.groups, minimum=0, why="0 is no group norm."))
+        self._set(
+            J=checks.count("J", self.J, why="Features average over 2^J pixels."),
+            angles=checks.count("angles", self.angles, why="Each wavelet has an angle."),
+            groups=checks.count("groups", self.groups, minimum=0, why="0 is no group norm."),
+        )
         for flag in ("unit", "centre"):
             value = getattr(self, flag)
             if value not in (False, True):
                 raise InputError(f"{flag} must be 0 or 1, got {value!r}.", fix=f"Write {flag}=0 or {flag}=1.")
-            object.__setattr__(self, flag, bool(value))
-
-    def __str__(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed = [field.name for field in fields(self) if values[field.name] != field.default]
-        options = ",".join(f"{name}={values[name]:d}" for name in changed)
-        return f"{self.name}:{options}" if options else self.name
+            self._set(**{flag: bool(value)})
 
     @property
     def paths(self) -> int:
@@ -229,20 +225,16 @@ def _inverse(length: int) -> Tensor:
 def _inverse_of_half(length: int) -> Tensor:
     """The same for a column of pairs (real, imaginary) of half a spectrum, to multiply it by from the left."""
     basis = torch.eye(length // 2 + 1, dtype=torch.complex128)
-    return (
-        torch.stack([torch.fft.irfft(basis, length), torch.fft.irfft(1j * basis, length)], 1)
-        .flatten(0, 1)
-        .T.contiguous()
-    )
+    pairs = torch.stack([torch.fft.irfft(basis, length), torch.fft.irfft(1j * basis, length)], 1)
+    return pairs.flatten(0, 1).T.contiguous()
 
 
 def _low_pass_matrix(length: int, level: int, J: int) -> Tensor:
     """One side of phi, a Gaussian of standard deviation 0.8 2^(J-1): from length / 2^level to length / 2^J - 2."""
-    noise_multiplier = 0.8 * 2 ** (J - 1)
+    width = 0.8 * 2 ** (J - 1)
     near = torch.arange(-2 * length, 3 * length, dtype=torch.float64)
-    periodic = torch.exp(-near.square() / (2 * noise_multiplier**2)).reshape(5, length).sum(0) / math.sqrt(
-        2 * _PI * noise_multiplier**2
-    )
+    waves = torch.exp(-near.square() / (2 * width**2)).reshape(5, length)
+    periodic = waves.sum(0) / math.sqrt(2 * _PI * width**2)
     response = torch.fft.ifft(_cropped(torch.fft.fft(periodic).real, level, -1)).real
     read = torch.arange(1, (length >> J) - 1)[:, None] << (J - level)
     return torch.take(response, (read - torch.arange(len(response))) % len(response))
@@ -253,16 +245,16 @@ def _wavelet_spectra(size: tuple[int, int], scale: int, angles: int) -> Tensor:
 
     |xi| = 3 pi / 4 at scale 0; g is a Gaussian of standard deviation 0.8 along xi, and angles / 4 times it across.
     """
-    noise_multiplier, slant, frequency = 0.8 * 2**scale, 4 / angles, 0.75 * math.pi / 2**scale
+    width, slant, frequency = 0.8 * 2**scale, 4 / angles, 0.75 * math.pi / 2**scale
     rows, columns = (torch.arange(-2 * length, 3 * length, dtype=torch.float64) for length in size)
     spectra = []
     for index in range(angles):
         angle = (angles // 2 - 1 - index) * math.pi / angles
         along = rows[:, None] * math.cos(angle) + columns * math.sin(angle)
         across = columns * math.cos(angle) - rows[:, None] * math.sin(angle)
-        envelope = torch.exp(-(along.square() + (slant * across).square()) / (2 * noise_multiplier**2))
+        envelope = torch.exp(-(along.square() + (slant * across).square()) / (2 * width**2))
         envelope, wave = (
-            values.reshape(5, size[0], 5, size[1]).sum((0, 2)) * slant / (2 * _PI * noise_multiplier**2)
+            values.reshape(5, size[0], 5, size[1]).sum((0, 2)) * slant / (2 * _PI * width**2)
             for values in (envelope, torch.polar(envelope, frequency * along))
         )
         spectra.append(torch.fft.fft2(wave - wave.sum() / envelope.sum() * envelope).real)

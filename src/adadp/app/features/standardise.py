@@ -23,11 +23,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadp import checks
 from adadp.app.features.base import NO_OPPOSITES, ReleasedStage, Shape
@@ -45,33 +44,16 @@ _LEAST = 4.0
 class Standardise(ReleasedStage):
     """``standardise:noise_multiplier=20``: every channel to mean 0 and variance 1, by a release with noise."""
 
+    name = "standardise"
+    budget_share = 0.1
+    replaced = NO_OPPOSITES
+    l2_bound = math.sqrt(3.0) * (1 + _ROUNDING)
     noise_multiplier: float | None = None
-    """None: not chosen yet. A run chooses it from its target epsilon."""
     norm: float = 1.0
 
-    name: ClassVar[str] = "standardise"
-    budget_share: ClassVar[float] = 0.1
-    replaced: ClassVar[float] = NO_OPPOSITES
-
     def __post_init__(self) -> None:
-        if self.noise_multiplier is not None:
-            why = "Without noise the statistics would be released as they are."
-            object.__setattr__(
-                self, "noise_multiplier", checks.positive("noise_multiplier", self.noise_multiplier, why=why)
-            )
-        object.__setattr__(self, "norm", checks.positive("norm", self.norm))
-
-    def __str__(self) -> str:
-        given = {"noise_multiplier": self.noise_multiplier, "norm": None if self.norm == 1 else self.norm}
-        options = ",".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
-        return f"{self.name}:{options}" if options else self.name
-
-    def with_noise(self, noise_multiplier: float) -> Standardise:
-        return replace(self, noise_multiplier=noise_multiplier)
-
-    @property
-    def l2_bound(self) -> float:
-        return math.sqrt(3.0) * (1 + _ROUNDING)
+        super().__post_init__()
+        self._set(norm=checks.positive("norm", self.norm))
 
     def output_shape(self, shape: Shape) -> Shape:
         if not shape:
@@ -100,23 +82,8 @@ class Standardise(ReleasedStage):
         known = variance.clamp(min=_LEAST * noise / (count * values))
         return {"mean": mean.float(), "scale": known.rsqrt().float()}
 
-    def module(self, learned: Mapping[str, Tensor]) -> nn.Module:
-        return Standardised(learned["mean"], learned["scale"], self.norm)
-
-
-class Standardised(nn.Module):
-    """Scale to unit norm, standardise by channel, scale to ``norm``: record by record."""
-
-    mean: Tensor
-    scale: Tensor
-
-    def __init__(self, mean: Tensor, scale: Tensor, norm: float) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("scale", scale)
-        self.norm = norm
-
-    def forward(self, records: Tensor) -> Tensor:
-        rows = unit_rows(records.flatten(1).double()).reshape(records.shape[0], len(self.mean), -1)
-        channels = (rows - self.mean[:, None]) * self.scale[:, None]
+    def apply(self, records: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
+        mean, scale = learned["mean"], learned["scale"]
+        rows = unit_rows(records.flatten(1).double()).reshape(records.shape[0], len(mean), -1)
+        channels = (rows - mean[:, None]) * scale[:, None]
         return (unit_rows(channels.flatten(1)) * self.norm).reshape(records.shape).float()

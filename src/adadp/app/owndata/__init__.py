@@ -1,24 +1,18 @@
 """The user's own data: tables, arrays and folders of images, read by public declarations alone.
 
 ``load_own`` reads data to train on, ``draft_schema`` starts a schema, the ``Encoder`` a run has saved reads data to
-predict from. ``BoundsQuery`` is what to release for columns whose range is not publicly known. docs/own-data.md has an
-example.
+predict from. docs/own-data.md has an example.
 """
 
 from adadp.app.owndata.arrays import array_features
-from adadp.app.owndata.base import Encoder
-from adadp.app.owndata.column_bounds import BoundsQuery
-from adadp.app.owndata.dataset import OwnData
-from adadp.app.owndata.loading import KINDS, encoder_from_json, is_own, load_own, own_path, private_positions
-from adadp.app.owndata.schema import Schema, load_schema
+from adadp.app.owndata.base import Encoder, OwnData
+from adadp.app.owndata.loading import encoder_from_json, is_own, load_own, own_path, private_positions
+from adadp.app.owndata.schema import load_schema
 from adadp.app.owndata.schema_template import draft_schema
 
 __all__ = [
-    "KINDS",
-    "BoundsQuery",
     "Encoder",
     "OwnData",
-    "Schema",
     "array_features",
     "draft_schema",
     "encoder_from_json",

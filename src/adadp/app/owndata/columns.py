@@ -34,18 +34,22 @@ Floats: TypeAlias = NDArray[np.float64]
 Features: TypeAlias = NDArray[np.float32]
 
 
+@dataclass
 class BadCell(Exception):
     """A cell that its column cannot take. Whoever knows the file and the row turns it into an ``InputError``."""
 
-    def __init__(self, index: int, what: str, fix: str) -> None:
-        self.index = index
-        self.what = what
-        self.fix = fix
-        super().__init__(what)
+    index: int
+    what: str
+    fix: str
 
 
 class Column(ABC):
     """A declared column: how wide its features are and how a cell becomes them."""
+
+    @property
+    def private(self) -> bool:
+        """Whether its bounds are to be released from the data."""
+        return False
 
     @property
     @abstractmethod
@@ -53,8 +57,8 @@ class Column(ABC):
         """How many features it makes."""
 
     @abstractmethod
-    def fill(self, cells: Sequence[str], out: Features) -> None:
-        """Write the features of ``cells`` into ``out``, zeros of shape (len(cells), width)."""
+    def fill(self, cells: Sequence[str], out: Features) -> Floats | None:
+        """Write the features of ``cells`` into ``out``, zeros of shape (len(cells), width); the values of numbers."""
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:
@@ -89,7 +93,6 @@ class Number(Column):
 
     @property
     def private(self) -> bool:
-        """Whether the bounds are to be released from the data."""
         return self.low is None
 
     @property
@@ -117,8 +120,10 @@ class Number(Column):
         if self.missing:
             out[:, 1] = np.isnan(values)
 
-    def fill(self, cells: Sequence[str], out: Features) -> None:
-        self.place(self.numbers(cells), out)
+    def fill(self, cells: Sequence[str], out: Features) -> Floats:
+        values = self.numbers(cells)
+        self.place(values, out)
+        return values
 
     def as_dict(self) -> dict[str, Any]:
         range_ = {"bounds": "private"} if self.private else {"low": self.low, "high": self.high}
@@ -130,14 +135,17 @@ class Number(Column):
 
 
 class _OneHot(Column):
-    """A column whose cell puts a 1 into one of ``width`` slots."""
+    """A column whose cell puts a 1 into one of ``width`` slots, the last of which is for a missing value."""
+
+    missing: tuple[str, ...]
 
     @abstractmethod
     def slot(self, text: str) -> int:
-        """The slot of ``text``, which has no spaces around it."""
+        """The slot of ``text``, which has no spaces around it and is not missing."""
 
     def fill(self, cells: Sequence[str], out: Features) -> None:
-        slots = {cell: self.slot(cell.strip()) for cell in set(cells)}
+        texts = {cell: cell.strip() for cell in set(cells)}
+        slots = {cell: self.width - 1 if text in self.missing else self.slot(text) for cell, text in texts.items()}
         chosen = np.fromiter(map(slots.__getitem__, cells), np.int64, len(cells))
         out[np.arange(len(cells)), chosen] = 1
 
@@ -155,8 +163,6 @@ class Category(_OneHot):
         return len(self.values) + 2
 
     def slot(self, text: str) -> int:
-        if text in self.missing:
-            return len(self.values) + 1
         return self.values.index(text) if text in self.values else len(self.values)
 
     def as_dict(self) -> dict[str, Any]:
@@ -183,8 +189,6 @@ class Hashed(_OneHot):
         return self.buckets + 1
 
     def slot(self, text: str) -> int:
-        if text in self.missing:
-            return self.buckets
         return int.from_bytes(sha256(text.encode("utf-8")).digest()[:8], "big") % self.buckets
 
     def as_dict(self) -> dict[str, Any]:
@@ -199,9 +203,7 @@ class Hashed(_OneHot):
 class Ignored(Column):
     """A column that is never looked at; a file may lack it."""
 
-    @property
-    def width(self) -> int:
-        return 0
+    width = 0
 
     def fill(self, cells: Sequence[str], out: Features) -> None:
         """Nothing is made of its cells."""
@@ -231,18 +233,12 @@ def class_numbers(cells: Sequence[str], classes: Sequence[str]) -> NDArray[np.in
 def _not_a_number(cells: Sequence[str], missing: Set[str]) -> BadCell:
     """The first of ``cells`` that is neither missing nor a finite number."""
     index = next(index for index, cell in enumerate(cells) if cell not in missing and not _is_finite(cell))
+    what = f"is {cells[index]!r}, which is not a finite number"
+    fix = 'Correct the cell (a decimal point, no thousands separators), or list the text in missing: missing = ["?"].'
     if not cells[index].strip():
-        return BadCell(
-            index,
-            "is empty",
-            "Declare missing = true for the column, which gives it a feature for that, or fill it in.",
-        )
-    return BadCell(
-        index,
-        f"is {cells[index]!r}, which is not a finite number",
-        "Correct the cell (a decimal point, no thousands separators), or list the text in missing, like missing = "
-        '["?"].',
-    )
+        what = "is empty"
+        fix = "Declare missing = true for the column, which gives it a feature for that, or fill it in."
+    return BadCell(index, what, fix)
 
 
 def _is_finite(text: str) -> bool:

@@ -96,7 +96,7 @@ class ImageEncoder(Encoder):
 
     def _pixels(self, folder: FilePath, files: list[FilePath]) -> Tensor:
         if not files:
-            raise InputError(f"There are no images in {folder}.", fix="Put them into a folder per class.")
+            raise _no_images(folder)
         shape = (len(files), *self.size, MODES[self.mode])
         pixels = np.empty(shape, np.float32)
         for file, out in zip(files, pixels, strict=True):
@@ -143,12 +143,11 @@ def image_encoder(path: Path, schema: Schema) -> ImageEncoder:
     if size is None or mode is None:
         first = next((file for each in _folders(folder) for file in _images_in(each)), None)
         if first is None:
-            raise InputError(f"There are no images in {folder}.", fix="Put them into a folder per class.")
+            raise _no_images(folder)
         image = _open(first)
         if mode is None and image.mode not in MODES:
             raise InputError(f"{first} is of mode {image.mode}, not {' or '.join(MODES)}.", fix=_DECLARE)
-        size = size or (image.height, image.width)
-        mode = mode or image.mode
+        size, mode = size or (image.height, image.width), mode or image.mode
     return ImageEncoder(size, mode, classes, resize=schema.size is not None, convert=schema.mode is not None)
 
 
@@ -161,8 +160,11 @@ def split_folder(path: Path) -> tuple[FilePath, FilePath | None]:
     return folder, None
 
 
+def _no_images(folder: FilePath) -> InputError:
+    return InputError(f"There are no images in {folder}.", fix="Put them into a folder per class.")
+
+
 def _open(file: FilePath) -> Image:
-    """The image in ``file``, decoded."""
     from PIL import Image, UnidentifiedImageError  # noqa: PLC0415  # only images need it
 
     try:

@@ -33,8 +33,7 @@ from typing import Any
 from adadp import checks
 from adadp.app.owndata import tabular
 from adadp.app.owndata.arrays import ArrayEncoder, check_features, declared_classes, read_arrays
-from adadp.app.owndata.base import Encoder, Path
-from adadp.app.owndata.dataset import OwnData, public_columns
+from adadp.app.owndata.base import Encoder, OwnData, Path
 from adadp.app.owndata.images import ImageEncoder, image_encoder, split_folder
 from adadp.app.owndata.schema import Schema, load_schema, parse_schema
 from adadp.app.owndata.tabular import TableEncoder
@@ -116,13 +115,13 @@ def _load_table(path: FilePath, test_path: FilePath | None, schema: Schema) -> O
     assert schema.target is not None
     assert schema.classes is not None
     encoder = TableEncoder(schema.columns, schema.target, schema.classes, schema.delimiter)
+    columns = (f"Column {name}: {column.describe()}, as declared." for name, column in schema.columns)
     return OwnData(
         train=encoder.read_labelled(path),
         test=encoder.read_labelled(test_path) if test_path is not None else None,
-        class_names=encoder.class_names,
         record=f"one row of {path.name}",
         disclosed=(),
-        public=(f"The classes are declared: {', '.join(encoder.class_names)}.", *public_columns(encoder)),
+        public=(f"The classes are declared: {', '.join(schema.classes)}.", *columns),
         encoder=encoder,
     )
 
@@ -140,7 +139,6 @@ def _load_arrays(path: FilePath, test_path: FilePath | None, schema: Schema, bou
     return OwnData(
         train=encoder.labelled(path, arrays),
         test=encoder.labelled(path, arrays, "_test") if inside else test,
-        class_names=classes,
         record=f"one entry of the array x of {path.name}",
         disclosed=(f"The shape {encoder.shape} and the type {x.dtype} of a record of {path.name}.",),
         public=(
@@ -159,17 +157,15 @@ def _load_images(path: FilePath, test_path: FilePath | None, schema: Schema) -> 
     if test_path is not None:
         _refuse_same(folder, test_path)
     test_folder = test_folder or test_path
-    classes = ", ".join(encoder.class_names)
     height, width = encoder.size
     facts = (
-        (schema.classes is not None, f"The classes are {classes}."),
+        (schema.classes is not None, f"The classes are {', '.join(encoder.class_names)}."),
         (encoder.resize, f"Images are {height} x {width} (height x width)."),
         (encoder.convert, f"Images are of mode {encoder.mode}."),
     )
     return OwnData(
         train=encoder.read_labelled(folder),
         test=encoder.read_labelled(test_folder) if test_folder is not None else None,
-        class_names=encoder.class_names,
         record=f"one image of {path.resolve().name}",
         disclosed=tuple(f"{text} Taken from the folder, not declared." for declared, text in facts if not declared),
         public=(*(f"{text} Declared." for declared, text in facts if declared), "Pixels are divided by 255."),
@@ -178,7 +174,6 @@ def _load_images(path: FilePath, test_path: FilePath | None, schema: Schema) -> 
 
 
 def _table_schema(path: FilePath, target: str | None, file: Path | None) -> Schema:
-    """The schema of a table, with a target and classes."""
     if file is None:
         raise InputError(
             f"The table {path} needs a schema.",
@@ -205,7 +200,6 @@ def _table_schema(path: FilePath, target: str | None, file: Path | None) -> Sche
 
 
 def _split(data: str) -> tuple[str, FilePath]:
-    """``KIND:PATH`` as its two parts."""
     kind, _, path = data.partition(":")
     if kind not in KINDS or not path:
         raise InputError(f"Unknown data {data!r}.", fix="Write table:FILE, npz:FILE or images:DIR.")

@@ -36,14 +36,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from adadp import checks
-from adadp.app.owndata.columns import Column
-from adadp.app.owndata.declarations import different_texts, parse_column, refuse_unknown
+from adadp.app.owndata.columns import Category, Column, Hashed, Ignored, Number
 from adadp.errors import InputError, within
 
 if sys.version_info >= (3, 11):
@@ -59,6 +58,14 @@ _KEYS = {
     "file": ("delimiter",),
     "images": ("size", "mode"),
 }
+LARGEST_BUCKETS = 65_536
+
+_COLUMN_KEYS = {
+    "number": ("kind", "low", "high", "bounds", "missing"),
+    "category": ("kind", "values", "buckets", "missing"),
+    "ignore": ("kind",),
+}
+_KINDS = 'Write kind = "number" with low and high, kind = "category" with values or buckets, or kind = "ignore".'
 _USES = {
     "table": ("columns", "target", "classes", "delimiter"),
     "npz": ("classes",),
@@ -109,36 +116,36 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
 
 def parse_schema(values: Mapping[str, Any]) -> Schema:
     """The schema with the declarations ``values``, as TOML or JSON read them."""
-    refuse_unknown("the schema", values, (*_KEYS, "columns"))
+    _refuse_unknown("the schema", values, (*_KEYS, "columns"))
     parts = {name: _section(values, name, keys) for name, keys in _KEYS.items()}
     declared = values.get("columns", {})
     if not isinstance(declared, Mapping):
         raise InputError("columns must be a section.", fix="Write [columns.NAME] for each column.")
-    columns = tuple((str(name), parse_column(str(name), column)) for name, column in declared.items())
+    columns = []
+    for name, column in declared.items():
+        with within(f"Column {name!r}"):
+            columns.append((str(name), _column(column)))
     target = parts["target"].get("column")
     if target is not None and (not isinstance(target, str) or not target.strip()):
         raise InputError(f"target.column must be the name of a column, got {target!r}.", fix='Write column = "income".')
+    classes = as_names(parts["target"]["classes"]) if "classes" in parts["target"] else None
     delimiter = parts["file"].get("delimiter")
     if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n '):
         raise InputError(f"file.delimiter must be one character, got {delimiter!r}.", fix='Write ";" or "\\t".')
     mode = parts["images"].get("mode")
     if mode is not None and mode not in MODES:
         raise InputError(f"images.mode must be one of {', '.join(MODES)}, got {mode!r}.", fix='Write mode = "RGB".')
-    return Schema(columns, target, _classes(parts["target"]), delimiter, _size(parts["images"]), mode)
+    return Schema(tuple(columns), target, classes, delimiter, _size(parts["images"]), mode)
 
 
 def as_names(classes: object) -> tuple[str, ...]:
     """The names of ``classes``: a list of texts, or a number of classes, which are then called "0", "1", ..."""
     if isinstance(classes, int) and not isinstance(classes, bool):
         return tuple(map(str, range(checks.count("classes", classes, minimum=2))))
-    names = different_texts("classes", classes)
+    names = _different_texts("classes", classes)
     if len(names) < 2:
         raise InputError("classes must name at least two classes.", why="There is nothing to predict.")
     return names
-
-
-def _classes(target: Mapping[str, Any]) -> tuple[str, ...] | None:
-    return as_names(target["classes"]) if "classes" in target else None
 
 
 def _size(images: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -150,9 +157,89 @@ def _size(images: Mapping[str, Any]) -> tuple[int, int] | None:
     return checks.count("images.size", size[0]), checks.count("images.size", size[1])
 
 
-def _section(values: Mapping[str, Any], name: str, keys: Iterable[str]) -> Mapping[str, Any]:
+def _section(values: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
     section = values.get(name, {})
     if not isinstance(section, Mapping):
         raise InputError(f"{name} must be a section.", fix=f"Write [{name}] and its keys below.")
-    refuse_unknown(f"[{name}]", section, tuple(keys))
+    _refuse_unknown(f"[{name}]", section, keys)
     return section
+
+
+def _column(values: object) -> Column:
+    if not isinstance(values, Mapping) or "kind" not in values:
+        raise InputError("it has no kind.", why="What a cell becomes must be declared, not guessed.", fix=_KINDS)
+    kind = values["kind"]
+    if kind not in _COLUMN_KEYS:
+        raise InputError(f"unknown kind {kind!r}.", fix=_KINDS)
+    _refuse_unknown("the column", values, _COLUMN_KEYS[kind])
+    if kind == "ignore":
+        return Ignored()
+    missing = _missing(values.get("missing", False))
+    if kind == "number":
+        return _number(values, missing)
+    if ("values" in values) == ("buckets" in values):
+        raise InputError("a category needs values or buckets, and not both.", fix='Write values = ["a", "b"].')
+    if "values" in values:
+        return Category(_different_texts("values", values["values"]), missing or ("",))
+    buckets = checks.count("buckets", values["buckets"])
+    if buckets > LARGEST_BUCKETS:
+        raise InputError(f"buckets must be at most {LARGEST_BUCKETS}, got {buckets}.", why="Each is a feature.")
+    return Hashed(buckets, missing or ("",))
+
+
+def _number(values: Mapping[str, Any], missing: tuple[str, ...]) -> Number:
+    if "bounds" in values:
+        if values["bounds"] != "private" or "low" in values or "high" in values:
+            raise InputError(
+                'a number has low and high, or bounds = "private".', fix="Keep the one of the two that is meant."
+            )
+        return Number(missing=missing)
+    if "low" not in values or "high" not in values:
+        raise InputError(
+            "a number needs low and high.",
+            why="Taken from the data they would be a release.",
+            fix='Write low = 0 and high = 100 from public knowledge, or bounds = "private" to release them privately.',
+        )
+    return Number(_finite("low", values["low"]), _finite("high", values["high"]), missing)
+
+
+def _finite(name: str, value: object) -> float:
+    """``value`` as a float of either sign."""
+    if isinstance(value, int | float) and value < 0:
+        return -checks.positive(name, -value)
+    return checks.non_negative(name, value)
+
+
+def _missing(value: object) -> tuple[str, ...]:
+    """The texts that mean a missing value: none, the empty one, or the listed ones and the empty one."""
+    if isinstance(value, bool):
+        return ("",) if value else ()
+    listed = [text for text in value if text != ""] if isinstance(value, list) else value
+    return ("", *(_different_texts("missing", listed) if listed != [] else ()))
+
+
+def _different_texts(name: str, values: object) -> tuple[str, ...]:
+    """A list of different texts, none of them empty or with spaces around it; a whole number becomes its text."""
+    if not isinstance(values, list | tuple) or not values:
+        raise InputError(f"{name} must be a list of texts, got {values!r}.", fix=f'Write {name} = ["a", "b"].')
+    texts: list[str] = []
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise InputError(f"{value!r} in {name} is not a text.", fix=f'Write it in quotes: "{value}".')
+        text = str(value)
+        if text != text.strip() or not text:
+            raise InputError(
+                f"{text!r} in {name} is empty or has spaces around it.",
+                why="Cells are compared without those, and an empty cell is always a missing one.",
+                fix="Write the text alone.",
+            )
+        if text in texts:
+            raise InputError(f"{text!r} is twice in {name}.", fix="Write it once.")
+        texts.append(text)
+    return tuple(texts)
+
+
+def _refuse_unknown(where: str, values: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    for key in values:
+        if key not in keys:
+            raise InputError(f"Unknown key {key!r} in {where}.", fix=checks.one_of(key, keys))

@@ -103,9 +103,7 @@ class CsvTable(Table):
             except UnicodeDecodeError as error:
                 lines = enumerate(self.path.read_bytes().split(b"\n"), start=1)
                 wrong = next(number for number, content in lines if not _is_utf8(content))
-                raise InputError(
-                    f"{self.path}, line {wrong}: not UTF-8 text.", fix="Save the file as UTF-8."
-                ) from error
+                raise InputError(f"{self.path}, line {wrong}: not UTF-8 text.", fix="Save it as UTF-8.") from error
 
     def chunks(self, columns: Sequence[str]) -> Iterator[list[Cells]]:
         wanted = [self.header.index(name) for name in columns]

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from adadp.app.owndata.base import Encoder, Path
-from adadp.app.owndata.columns import BadCell, Column, Features, Floats, Ignored, Number, class_numbers
+from adadp.app.owndata.columns import BadCell, Column, Features, Floats, Ignored, class_numbers
 from adadp.app.owndata.tables import Cells, Table, open_table
 from adadp.errors import InputError
 
@@ -63,7 +63,7 @@ class TableEncoder(Encoder):
     @property
     def private_columns(self) -> tuple[str, ...]:
         """The columns whose bounds are released from the data."""
-        return tuple(name for name, column in self.columns if isinstance(column, Number) and column.private)
+        return tuple(name for name, column in self.columns if column.private)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -112,11 +112,7 @@ class TableEncoder(Encoder):
 def private_positions(columns: Columns) -> tuple[int, ...]:
     """Which features are the values of columns whose bounds are released from the data; needs no data."""
     starts = accumulate((column.width for _, column in columns), initial=0)
-    return tuple(
-        start
-        for start, (_, column) in zip(starts, columns, strict=False)
-        if isinstance(column, Number) and column.private
-    )
+    return tuple(start for start, (_, column) in zip(starts, columns, strict=False) if column.private)
 
 
 @dataclass(frozen=True)
@@ -143,12 +139,9 @@ def _fill_all(columns: Columns, chunk: Sequence[Cells], place: _Place) -> tuple[
     for (name, column), cells in zip(columns, chunk, strict=False):  # the target's cells may come last
         out = part[:, start : start + column.width]
         with place.column(name):
-            if isinstance(column, Number) and column.private:
-                numbers = column.numbers(cells)
-                column.place(numbers, out)
-                raw.append(numbers[:, None])
-            else:
-                column.fill(cells, out)
+            numbers = column.fill(cells, out)
+        if column.private and numbers is not None:
+            raw.append(numbers[:, None])
         start += column.width
     return part, np.concatenate(raw, axis=1)
 

@@ -1,4 +1,4 @@
-"""WHERE a run lives: one folder with its configuration, ledger, metrics, certificate, checkpoint and model.
+"""The folder of a run, with its configuration, ledger, metrics, certificate, checkpoint and model.
 
 What is promised
     * A file is replaced as a whole or not at all: written beside itself, forced to the disk, renamed. An error, a full
@@ -17,13 +17,11 @@ from adadp.app.runs.evaluated import Evaluated
 from adadp.app.runs.folder import Checkpoint, RunFolder, certificate_digest
 from adadp.app.runs.metrics import coarse_seconds
 from adadp.app.runs.optimizer_state import flatten_optimizer, restore_optimizer
-from adadp.errors import RunError
 
 __all__ = [
     "Checkpoint",
     "ClassCounts",
     "Evaluated",
-    "RunError",
     "RunFolder",
     "certificate_digest",
     "coarse_seconds",

@@ -37,7 +37,7 @@ def cannot_write(path: Path, error: OSError) -> RunError:
 def write_atomic(path: Path, data: bytes) -> None:
     """Put ``data`` into the file at ``path`` and onto the disk; on any error the file is what it was before."""
     with _temporary(path) as (temporary, file):
-        _write_all(file, data)
+        write_all(file, data)
         os.fsync(file)
         os.replace(temporary, path)
         sync_folder(path.parent)
@@ -61,7 +61,7 @@ def probe(folder: Path, size: int) -> None:
     with _temporary(folder / "probe") as (_, file):
         zeros = bytes(min(size, _BLOCK))
         for start in range(0, size, _BLOCK):
-            _write_all(file, zeros[: size - start])
+            write_all(file, zeros[: size - start])
         os.fsync(file)
 
 
@@ -114,7 +114,8 @@ def _create_locked(folder: Path) -> tuple[Path, int]:
         os.close(file)
 
 
-def _write_all(file: int, data: bytes) -> None:
+def write_all(file: int, data: bytes) -> None:
+    """Write all of ``data`` to the descriptor ``file``, however often the system takes a part of it only."""
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]

@@ -159,12 +159,8 @@ class RunFolder:
             return None
         tensors, text = read_tensors(self.checkpoint_path)
         try:
-            step, state, head, config = (
-                int(text["step"]),
-                json.loads(text["state"]),
-                text["ledger_head"],
-                text["config"],
-            )
+            step, state = int(text["step"]), json.loads(text["state"])
+            head, config = text["ledger_head"], text["config"]
         except (KeyError, ValueError) as error:
             raise RunError(
                 f"{self.checkpoint_path} is whole, but it is not a checkpoint.", fix="Put the run's own file back."
@@ -191,8 +187,7 @@ class RunFolder:
 
     def write_certificate(self, certificate: Mapping[str, Any]) -> None:
         """Replace the certificate; keys are sorted, so that equal certificates are equal files."""
-        text = json.dumps(_plain(certificate), indent=2, sort_keys=True, ensure_ascii=False)
-        write_atomic(self.certificate_path, text.encode("utf-8") + b"\n")
+        _write_json(self.certificate_path, certificate, indent=2, sort_keys=True, end="\n")
 
     def certificate(self) -> dict[str, Any] | None:
         """The certificate; ``None`` if there is none yet."""
@@ -230,7 +225,7 @@ class RunFolder:
 
     def write_encoder(self, encoder: Mapping[str, Any]) -> None:
         """Keep how files of a user's own become records, for ``adadp predict``."""
-        write_atomic(self.encoder_path, json.dumps(_plain(encoder), indent=2, ensure_ascii=False).encode("utf-8"))
+        _write_json(self.encoder_path, encoder, indent=2)
 
     def encoder(self) -> dict[str, Any] | None:
         """What ``write_encoder`` was given; None if the data has none."""
@@ -238,7 +233,7 @@ class RunFolder:
 
     def write_search(self, search: Mapping[str, Any]) -> None:
         """Keep what the settings were that this run was chosen among, and how."""
-        write_atomic(self.search_path, json.dumps(_plain(search), indent=2, ensure_ascii=False).encode("utf-8"))
+        _write_json(self.search_path, search, indent=2)
 
     def search(self) -> dict[str, Any] | None:
         """What ``write_search`` was given; None if the run was not chosen by a search."""
@@ -250,8 +245,7 @@ class RunFolder:
         ``labels`` are the names of the classes, in the order of both.
         """
         content = {"labels": list(labels), "counts": [list(row) for row in counts]}
-        text = json.dumps(_plain(content), separators=(",", ":"), ensure_ascii=False)
-        write_atomic(self.confusion_path, text.encode("utf-8") + b"\n")
+        _write_json(self.confusion_path, content, separators=(",", ":"), end="\n")
 
     def confusion(self) -> dict[str, Any] | None:
         """``labels`` and ``counts`` of the confusion matrix; None if there is none."""
@@ -303,6 +297,10 @@ def _occupied(path: Path) -> InputError:
         why="A run is never overwritten: its ledger counts what has been released.",
         fix="Choose another folder, or resume the run that is there.",
     )
+
+
+def _write_json(path: Path, content: Mapping[str, Any], *, end: str = "", **layout: Any) -> None:
+    write_atomic(path, (json.dumps(_plain(content), ensure_ascii=False, **layout) + end).encode("utf-8"))
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from adadp import checks
-from adadp.app.runs.atomic import cannot_write, write_atomic
+from adadp.app.runs.atomic import cannot_write, write_all, write_atomic
 from adadp.errors import InputError, RunError
 
 
@@ -53,9 +53,7 @@ def append(path: Path, record: dict[str, Any]) -> None:
             end = _end_of_last_line(file)
             os.ftruncate(file, end)
             try:
-                written = os.write(file, line)
-                while written < len(line):
-                    written += os.write(file, line[written:])
+                write_all(file, line)
             except OSError:
                 with suppress(OSError):
                     os.ftruncate(file, end)

@@ -40,7 +40,7 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], json:
         raise InputError(
             f"The state is that of the optimizer {json.get('optimizer')!r}, and this one is {kind}.",
             why="Its numbers would be taken for something else.",
-            fix="Go on with the optimizer the run began with.",
+            fix="Resume with the optimizer the run began with.",
         )
     if json.get("shapes") != _shapes(optimizer):
         raise InputError(
@@ -66,7 +66,6 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], json:
 
 
 def _shapes(optimizer: Optimizer) -> list[list[list[int]]]:
-    """The shape of every parameter, by group."""
     return [[list(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups]
 
 

@@ -1,11 +1,4 @@
-"""Choosing a setting privately: a search among training runs, of which one is published.
-
-settings.py what is compared.                 candidates.py configurations in full, with their noise.
-score.py what runs are compared by.           parts.py disjoint parts, and the exponential mechanism.
-searching.py the search as it goes on.        secret.py what nobody may see meanwhile.
-material.py records, features and networks.   publishing.py the chosen run, certified.
-tuning.py ``tune``, ``planned``, ``resume``.
-"""
+"""Choose a setting privately: a search trains several runs and publishes one of them. ``tuning.py`` is the entry."""
 
 from adadp.app.selection.publishing import SearchResult
 from adadp.app.selection.settings import grid, parse_grid, read_settings

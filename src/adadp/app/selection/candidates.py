@@ -38,6 +38,13 @@ from adadp.schedules import Uniform
 _DIGITS = 6
 """To how many digits a noise scale is rounded up."""
 
+_NOT_FOR_SEARCHES = {
+    "allow_nonprivate": "The best of runs without privacy has none.",
+    "evaluate_every": "A search evaluates on the test set once, at the end, the model it has chosen.",
+    "tensorboard": "A search releases the run it has chosen, and not what the others did.",
+}
+"""Fields that the base of a search cannot have, and why."""
+
 
 def relation_of(config: TrainConfig) -> Neighbours:
     """Between which data sets the guarantee of ``config`` holds."""
@@ -52,20 +59,9 @@ def check_base(base: TrainConfig) -> None:
             why="It is what the whole search may cost; the noise of its runs follows from it.",
             fix="Pass `epsilon`, and neither `noise_multiplier` nor `rho`.",
         )
-    if base.allow_nonprivate:
-        raise InputError("`allow_nonprivate` is given.", why="The best of runs without privacy has none.")
-    if base.evaluate_every is not None:
-        raise InputError(
-            "`evaluate_every` is given.",
-            why="A search looks at the test set once, in the end, at the model it has chosen.",
-            fix="Leave it out.",
-        )
-    if base.tensorboard:
-        raise InputError(
-            "`tensorboard` is given.",
-            why="What the runs of a search did on their way is not released, only the one it chose.",
-            fix="Leave it out.",
-        )
+    for name, why in _NOT_FOR_SEARCHES.items():
+        if getattr(base, name):
+            raise InputError(f"`{name}` is given.", why=why, fix="Leave it out.")
     if "python" in (base.data, base.model, base.optimizer):
         raise InputError("A search needs data, model and optimizer by name.", fix="Name a file or a data set.")
 
@@ -146,7 +142,6 @@ def for_parts(base: TrainConfig, settings: tuple[Setting, ...], records: int) ->
 
 
 def _filled(base: TrainConfig, setting: Setting, epsilon: float) -> TrainConfig:
-    """The candidate with every default, as a run of ``epsilon``."""
     config = base.replace(**setting)
     if config.noise_schedule is not None:
         noise = parse_noise(config.noise_schedule)
@@ -169,8 +164,8 @@ def _filled(base: TrainConfig, setting: Setting, epsilon: float) -> TrainConfig:
     if method.choice is not None:
         raise InputError(
             f"A search cannot set the noise of {config.method}.",
-            why="The method finds it on the way, and what choosing the best of several runs costs is known for runs "
-            "whose noise is fixed in advance.",
+            why="The method chooses it during the run, and what choosing the best of several runs costs is known for "
+            "runs whose noise is fixed in advance.",
             fix="Search among other methods.",
         )
     whole = resolve(config.replace(epsilon=epsilon)).config
@@ -187,7 +182,6 @@ def _event_by_scale(draft: TrainConfig, records: int) -> Callable[[float], Event
 
 
 def _with_noise(draft: TrainConfig, scale: float) -> TrainConfig:
-    """``draft`` with its noise written out, and without an epsilon."""
     if draft.noise_schedule is None:
         return draft.replace(noise_multiplier=scale)
     noise = parse_noise(draft.noise_schedule)

@@ -153,10 +153,8 @@ def finish(out: Path) -> None:
 
 
 def _published(out: Path) -> Path:
-    """Where the new folder is made."""
     return out.with_name(f".{out.name}.published")
 
 
 def _searched(out: Path) -> Path:
-    """Where the folder of the search goes to be removed."""
     return out.with_name(f".{out.name}.searched")

@@ -1,6 +1,6 @@
-"""What nobody may see while a search goes on: how many runs there are, which they were, how they scored.
+"""What nobody may see during a search: how many runs there are, which settings they have, how they scored.
 
-All of it lies in one folder inside that of the search, so that a search that was killed can go on, and is removed as a
+All of it lies in one folder inside that of the search, so that a search that was killed can resume, and is removed as a
 whole in the end. A run that is known not to be published is removed at once.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class Attempt:
     setting: int
     folder: str
     value: float | None = None
-    """Its score, or (by parts) its number of errors; None while it goes on."""
+    """Its score, or (by parts) its number of errors; None until it has finished."""
     tie: float = 0.0
     """A random number that decides between equal scores."""
 
@@ -60,10 +60,10 @@ class SecretFolder:
     """The folder of what must not be seen."""
 
     path: Path
-    _runs: Path = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_runs", self.path / "runs")
+    @property
+    def _runs(self) -> Path:
+        return self.path / "runs"
 
     @property
     def exists(self) -> bool:
@@ -91,12 +91,8 @@ class SecretFolder:
         clean(self.path)
         try:
             body: dict[str, Any] = json.loads((self.path / "state.json").read_bytes())
-            current, kept = body.pop("current"), body.pop("kept")
-            state = State(
-                current=None if current is None else Attempt(**current),
-                kept=tuple(Attempt(**each) for each in kept),
-                **body,
-            )
+            current, kept = body.pop("current"), tuple(Attempt(**each) for each in body.pop("kept"))
+            state = State(current=None if current is None else Attempt(**current), kept=kept, **body)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise RunError(f"The state of the search in {self.path.parent} cannot be read.") from error
         self.write(state)

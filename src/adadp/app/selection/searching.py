@@ -1,9 +1,9 @@
-"""A search that goes on: charged as a whole, run after run, and only one of them published.
+"""A search: it is charged as a whole, makes its runs one after another, and publishes one of them.
 
     killed                                 on resume
     before the charge                      charged, and begun
     after the charge, before the first run begun: nothing was drawn yet, or what was drawn is forgotten
-    in a run                               the run goes on from its checkpoint, or (where it cannot) begins anew
+    in a run                               the run resumes from its checkpoint, or (where it cannot) begins anew
     after a run, before it is scored       scored
     while the chosen run is published      published again, the same one; see ``publishing``
     after that                             what is left is cleared away; refused: it has finished
@@ -102,7 +102,7 @@ class Searching:
             raise LedgerCorrupt(
                 f"The ledger of the search in {self.folder.path} is missing.",
                 why="What it may publish is no longer known.",
-                fix="Put ledger.jsonl back. Do not go on without it.",
+                fix="Put ledger.jsonl back. Do not resume without it.",
             )
         return Ledger.create(self.folder.ledger_path, budget=budget, seeded=self._seed is not None)
 
@@ -125,7 +125,6 @@ class Searching:
         return state, places
 
     def _next(self, state: State, places: Tensor, crossing: Crossing) -> State:
-        """The state after one run more."""
         if len(places) != self.material.size:
             raise InputError("The data has changed since the search began.", fix="Put it back as it was.")
         if state.current is None:
@@ -159,7 +158,7 @@ class Searching:
             raise Interrupted(
                 f"The search was stopped. Everything is saved in {self.folder.path}.",
                 why="What is in its folder must stay secret until it has finished.",
-                fix=f"Go on with: adadp tune --resume {self.folder.path}",
+                fix=f"Resume it with: adadp tune --resume {self.folder.path}",
             ) from None
         return RunFolder.open(place)
 
@@ -168,7 +167,6 @@ class Searching:
         return self.search.candidates[0].seed
 
     def _valued(self, attempt: Attempt, folder: RunFolder, places: Tensor, crossing: Crossing) -> Attempt:
-        """``attempt`` with its score, or by parts with its errors on the last part."""
         config, search = self.search.candidates[attempt.setting], self.search
         last = len(search.candidates) if search.by == PARTS else 1
         values, labels = self.material.scored(config, places == last)
@@ -176,14 +174,8 @@ class Searching:
         if search.by == PARTS:
             return replace(attempt, value=float(len(labels) - right))
         assert search.scoring is not None
-        score = score_of(
-            right,
-            len(labels),
-            search.scoring,
-            neighbours=relation_of(config),
-            crossing=crossing,
-            run=attempt.run,
-        )
+        neighbours = relation_of(config)
+        score = score_of(right, len(labels), search.scoring, neighbours=neighbours, crossing=crossing, run=attempt.run)
         tie = float(self.source.uniform(1, purpose=_TIE, step=attempt.run))
         return replace(attempt, value=score, tie=tie)
 

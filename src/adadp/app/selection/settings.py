@@ -125,7 +125,6 @@ def _refuse_shared(name: str) -> None:
 
 
 def _value(name: str, text: str) -> Any:
-    """``text`` as a value of the field ``name``."""
     kind = float if name in _FLOATS else int if name in _COUNTS else str
     try:
         return kind(text)

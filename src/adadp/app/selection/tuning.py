@@ -88,7 +88,7 @@ def planned(
             public,
             law or DEFAULT_LAW,
             validation=validation,
-            public_validation=validation_public,
+            public=validation_public,
             file=validation_data,
             noise_multiplier=score_noise_multiplier,
         )
@@ -132,7 +132,7 @@ def tune(
 
 
 def resume(out: str | os.PathLike[str], *, checks_passed: Callable[[], None] | None = None) -> SearchResult:
-    """Go on with the search in the folder ``out``; ``checks_passed`` as for ``tune``."""
+    """Resume the search in the folder ``out``; ``checks_passed`` as for ``tune``."""
     place = Path(out).absolute()
     if was_replaced(place):
         put_in_place(place)
@@ -157,30 +157,15 @@ def _ended(result: SearchResult) -> SearchResult:
 
 
 def _by_repeat(
-    base: TrainConfig,
-    settings: tuple[dict[str, Any], ...],
-    public: int,
-    law: Repetitions,
-    *,
-    validation: int | None,
-    public_validation: bool,
-    file: str | None,
-    noise_multiplier: float | None,
+    base: TrainConfig, settings: tuple[dict[str, Any], ...], total: int, law: Repetitions, **asked: Any
 ) -> Search:
+    """The search on ``total`` records, a public number, that compares its runs as ``asked`` (``scoring_for``)."""
     delta = delta_of(base)
     assert base.epsilon is not None
     assert delta is not None
-    scoring = scoring_for(
-        base,
-        validation=validation,
-        public=public_validation,
-        file=file,
-        noise_multiplier=noise_multiplier,
-        law=law,
-        delta=delta,
-    )
-    records = left_over(public, scoring)
-    counted = _with_fitting_batch(base, settings, records) if records == public else base.replace(records=records)
+    scoring = scoring_for(base, law=law, delta=delta, **asked)
+    records = left_over(total, scoring)
+    counted = _with_fitting_batch(base, settings, records) if records == total else base.replace(records=records)
     candidates = for_repeat(counted, settings, records, law)
     exact = base.records is None
     return Search(REPEAT, settings, candidates, records, base.epsilon, delta, exact, law, scoring)

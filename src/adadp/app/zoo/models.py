@@ -33,6 +33,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -42,30 +43,128 @@ from adadp import checks
 from adadp.app.zoo.catalogue import find
 from adadp.errors import InputError
 
-MODELS = (
-    "linear",
-    "linear-no-bias",
-    "mlp",
-    "mnist-mlp",
-    "mnist-convex",
-    "mnist-cnn",
-    "cancer-mlp",
-    "covertype-mlp",
-    "cifar-fc",
-    "cnn",
-    "cnn-tanh",
-    "feature-cnn",
-    "resnet",
-)
+Shape = tuple[int, ...]
+
+
+def _linear(name: str, shape: Shape, classes: int, *, bias: bool = True) -> nn.Module:
+    del name
+    layer = nn.Linear(math.prod(shape), classes, bias=bias)
+    for value in layer.parameters():
+        nn.init.zeros_(value)  # a convex model may start anywhere; a random start is one more noise to undo
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def _mlp(
+    name: str, shape: Shape, classes: int, sizes: Shape = (1000,), activation: type[nn.Module] = nn.ReLU
+) -> nn.Module:
+    del name
+    widths = (math.prod(shape), *sizes)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, width in pairwise(widths):
+        layers += [nn.Linear(before, width), activation()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
+def _paper_cnn(name: str, shape: Shape, classes: int) -> nn.Module:
+    _check_images(name, shape, 16)
+    layers: list[nn.Module] = []
+    for before, width in ((shape[0], 10), (10, 20)):
+        layers += [nn.Conv2d(before, width, kernel_size=5), nn.MaxPool2d(2), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(_left(layers, shape), 50), nn.ReLU(), nn.Linear(50, classes))
+
+
+def _cnn(name: str, shape: Shape, classes: int, activation: type[nn.Module] = nn.ReLU) -> nn.Module:
+    _check_images(name, shape, 14)
+    layers = [
+        nn.Conv2d(shape[0], 16, kernel_size=8, stride=2, padding=3),
+        activation(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Conv2d(16, 32, kernel_size=4, stride=2),
+        activation(),
+        nn.MaxPool2d(2, stride=1),
+    ]
+    return nn.Sequential(
+        *layers, nn.Flatten(), nn.Linear(_left(layers, shape), 32), activation(), nn.Linear(32, classes)
+    )
+
+
+def _feature_cnn(name: str, shape: Shape, classes: int, sizes: Shape = (64, 64)) -> nn.Module:
+    _check_images(name, shape, 2)
+    layers = [
+        nn.Conv2d(shape[0], sizes[0], kernel_size=3, padding=1),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(sizes[0], sizes[1], kernel_size=3, padding=1),
+        nn.Tanh(),
+    ]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(_left(layers, shape), classes))
+
+
+def _left(layers: list[nn.Module], shape: Shape) -> int:
+    with torch.no_grad():
+        return int(nn.Sequential(*layers)(torch.zeros(1, *shape)).numel())
+
+
+def _resnet(name: str, shape: Shape, classes: int, sizes: Shape = (20,)) -> nn.Module:
+    _check_images(name, shape, 8)
+    (depth,) = sizes
+    if depth < 8 or (depth - 2) % 6:
+        raise InputError(f"{name} has no depth of 6n + 2.", fix="Use resnet:8, resnet:14, resnet:20, ...")
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, kernel_size=3, padding=1, bias=False), *_norm(16)]
+    before = 16
+    for width in (16, 32, 64):
+        for block in range((depth - 2) // 6):
+            layers.append(_Residual(before, width, stride=2 if block == 0 and width > 16 else 1))
+            before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
+
+
+def _norm(channels: int) -> tuple[nn.Module, nn.Module]:
+    return nn.GroupNorm(8, channels), nn.ReLU()
+
+
+class _Residual(nn.Module):
+    """Two convolutions with group normalisation, added to their input (He et al. 2016, Wu and He 2018)."""
+
+    def __init__(self, before: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.path = nn.Sequential(
+            nn.Conv2d(before, width, kernel_size=3, stride=stride, padding=1, bias=False),
+            *_norm(width),
+            nn.Conv2d(width, width, kernel_size=3, padding=1, bias=False),
+            nn.GroupNorm(8, width),
+        )
+        same = before == width and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Conv2d(before, width, kernel_size=1, stride=stride, bias=False)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return torch.relu(self.path(maps) + self.shortcut(maps))
+
+
+_NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "linear": _linear,
+    "linear-no-bias": partial(_linear, bias=False),
+    "mlp": _mlp,
+    "mnist-mlp": _mlp,
+    "mnist-convex": _linear,
+    "mnist-cnn": _paper_cnn,
+    "cancer-mlp": partial(_mlp, sizes=(10, 20, 10)),
+    "covertype-mlp": partial(_mlp, sizes=(100, 100), activation=nn.Tanh),
+    "cifar-fc": partial(_mlp, sizes=(384, 384)),
+    "cnn": _cnn,
+    "cnn-tanh": partial(_cnn, activation=nn.Tanh),
+    "feature-cnn": _feature_cnn,
+    "resnet": _resnet,
+}
+_SIZES = {"mlp": None, "feature-cnn": 2, "resnet": 1}
+"""Networks whose name may be followed by sizes, and by how many; None: any number."""
+
+MODELS = tuple(_NETWORKS)
 """Names for ``build_model``; ``mlp``, ``feature-cnn`` and ``resnet`` may be followed by their sizes."""
-
-_MLPS = {"mnist-mlp": (1000,), "cancer-mlp": (10, 20, 10), "cancer": (10, 20, 10), "cifar-fc": (384, 384)}
-
-_CNN_SMALLEST = 14
-"""Height and width below which nothing is left after the second pooling of ``cnn``."""
+_NETWORKS["cancer"] = _NETWORKS["cancer-mlp"]  # its older name
 
 
-def build_model(name: str, *, input_shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+def build_model(name: str, *, input_shape: Shape, classes: int, seed: int) -> nn.Module:
     """The network ``name`` for records of ``input_shape``, with weights drawn from ``seed``.
 
     what is given                      what happens
@@ -77,29 +176,12 @@ def build_model(name: str, *, input_shape: tuple[int, ...], classes: int, seed: 
     classes = checks.count("classes", classes, minimum=2, why="With one class there is nothing to learn.")
     kind, colon, sizes = name.partition(":")
     with _drawing_from(seed):
-        if kind == "mlp":
-            return _mlp(shape, _sizes(name, sizes) if colon else (1000,), classes)
-        if kind == "feature-cnn":
-            return _feature_cnn(name, shape, _sizes(name, sizes, 2) if colon else (64, 64), classes)
-        if kind == "resnet":
-            return _resnet(name, shape, _sizes(name, sizes, 1)[0] if colon else 20, classes)
-        if colon:
+        if colon and kind not in _SIZES:
             return _of_your_own(name, kind, sizes, shape, classes)
-        if name in ("linear", "mnist-convex"):
-            return _linear(shape, classes)
-        if name == "linear-no-bias":
-            return _linear(shape, classes, bias=False)
-        if name in _MLPS:
-            return _mlp(shape, _MLPS[name], classes)
-        if name == "covertype-mlp":
-            return _mlp(shape, (100, 100), classes, nn.Tanh)
-        if name == "mnist-cnn":
-            return _paper_cnn(name, shape, classes)
-        if name == "cnn":
-            return _cnn(name, shape, classes, nn.ReLU)
-        if name == "cnn-tanh":
-            return _cnn(name, shape, classes, nn.Tanh)
-    raise _unknown(f"There is no model {name!r}.")
+        if kind not in _NETWORKS:
+            raise _unknown(f"There is no model {name!r}.")
+        given = {"sizes": _sizes(name, sizes, _SIZES[kind])} if colon else {}
+        return _NETWORKS[kind](name, shape, classes, **given)
 
 
 def default_model(data_name: str) -> str:
@@ -154,90 +236,7 @@ class _Transformer(nn.Module):
         return logits
 
 
-def _linear(shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
-    layer = nn.Linear(math.prod(shape), classes, bias=bias)
-    for value in layer.parameters():
-        nn.init.zeros_(value)  # a convex model may start anywhere; a random start is one more noise to undo
-    return nn.Sequential(nn.Flatten(), layer)
-
-
-def _mlp(
-    shape: tuple[int, ...], hidden: tuple[int, ...], classes: int, activation: type[nn.Module] = nn.ReLU
-) -> nn.Module:
-    sizes = (math.prod(shape), *hidden)
-    layers: list[nn.Module] = [nn.Flatten()]
-    for size, width in pairwise(sizes):
-        layers += [nn.Linear(size, width), activation()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1], classes))
-
-
-def _paper_cnn(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    _check_images(name, shape, 16)
-    left = math.prod(((length - 4) // 2 - 4) // 2 for length in shape[1:])
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 10, kernel_size=5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(10, 20, kernel_size=5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(20 * left, 50),
-        nn.ReLU(),
-        nn.Linear(50, classes),
-    )
-
-
-def _feature_cnn(name: str, shape: tuple[int, ...], channels: tuple[int, ...], classes: int) -> nn.Module:
-    _check_images(name, shape, 2)
-    first, second = channels
-    return nn.Sequential(
-        nn.Conv2d(shape[0], first, kernel_size=3, padding=1),
-        nn.Tanh(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(first, second, kernel_size=3, padding=1),
-        nn.Tanh(),
-        nn.Flatten(),
-        nn.Linear(second * math.prod(length // 2 for length in shape[1:]), classes),
-    )
-
-
-def _resnet(name: str, shape: tuple[int, ...], depth: int, classes: int) -> nn.Module:
-    _check_images(name, shape, 8)
-    if depth < 8 or (depth - 2) % 6:
-        raise InputError(f"{name} has no depth of 6n + 2.", fix="Use resnet:8, resnet:14, resnet:20, ...")
-    layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, kernel_size=3, padding=1, bias=False), *_norm(16)]
-    before = 16
-    for width in (16, 32, 64):
-        for block in range((depth - 2) // 6):
-            layers.append(_Residual(before, width, stride=2 if block == 0 and width > 16 else 1))
-            before = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
-
-
-def _norm(channels: int) -> tuple[nn.Module, nn.Module]:
-    return nn.GroupNorm(8, channels), nn.ReLU()
-
-
-class _Residual(nn.Module):
-    """Two convolutions with group normalisation, added to their input (He et al. 2016, Wu and He 2018)."""
-
-    def __init__(self, before: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.path = nn.Sequential(
-            nn.Conv2d(before, width, kernel_size=3, stride=stride, padding=1, bias=False),
-            *_norm(width),
-            nn.Conv2d(width, width, kernel_size=3, padding=1, bias=False),
-            nn.GroupNorm(8, width),
-        )
-        same = before == width and stride == 1
-        self.shortcut = nn.Identity() if same else nn.Conv2d(before, width, kernel_size=1, stride=stride, bias=False)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        return torch.relu(self.path(maps) + self.shortcut(maps))
-
-
-def _of_your_own(name: str, module: str, function: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+def _of_your_own(name: str, module: str, function: str, shape: Shape, classes: int) -> nn.Module:
     """What ``module:function`` returns for the shape of a record and the number of classes."""
     if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
         raise _unknown(f"There is no model {name!r}.")
@@ -290,30 +289,7 @@ def _check_signature(name: str, made: Callable[..., object]) -> None:
         ) from error
 
 
-def _cnn(name: str, shape: tuple[int, ...], classes: int, activation: type[nn.Module]) -> nn.Module:
-    _check_images(name, shape, _CNN_SMALLEST)
-    left = math.prod(_after_convolutions(length) for length in shape[1:])
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 16, kernel_size=8, stride=2, padding=3),
-        activation(),
-        nn.MaxPool2d(2, stride=1),
-        nn.Conv2d(16, 32, kernel_size=4, stride=2),
-        activation(),
-        nn.MaxPool2d(2, stride=1),
-        nn.Flatten(),
-        nn.Linear(32 * left, 32),
-        activation(),
-        nn.Linear(32, classes),
-    )
-
-
-def _after_convolutions(length: int) -> int:
-    """How many of ``length`` pixels are left: convolution 8/2 padded by 3, pool 2/1, convolution 4/2, pool 2/1."""
-    pooled = length // 2 - 1
-    return (pooled - 4) // 2
-
-
-def _check_images(name: str, shape: tuple[int, ...], smallest: int) -> None:
+def _check_images(name: str, shape: Shape, smallest: int) -> None:
     if len(shape) != 3 or min(shape[1:]) < smallest:
         raise InputError(
             f"{name} cannot read records of shape {shape}.",
@@ -322,7 +298,7 @@ def _check_images(name: str, shape: tuple[int, ...], smallest: int) -> None:
         )
 
 
-def _sizes(name: str, text: str, how_many: int | None = None) -> tuple[int, ...]:
+def _sizes(name: str, text: str, how_many: int | None) -> Shape:
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
         raise _unknown(f"The sizes of {name!r} are not whole numbers above 0.")

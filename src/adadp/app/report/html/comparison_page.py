@@ -19,16 +19,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adadp.accounting import rounded_up
 from adadp.app.report.certificate import small
 from adadp.app.report.detection import rules_out_little
-from adadp.app.report.html.comparison_charts import Styles, budget_of, by_epoch, by_epsilon, by_spending, styles_of
-from adadp.app.report.html.comparison_tables import LEVEL, Case, Results, commands, failed, means, smallest, tests
-from adadp.app.report.html.formatting import REHEARSALS, duration, number, percent
-from adadp.app.report.html.page import Figure, KeyFigures, Page, Part, Section, Tone, Words
+from adadp.app.report.html import comparison_charts as charts
+from adadp.app.report.html.comparison_charts import Case, budget_of, epsilon_of, shown_name
+from adadp.app.report.html.formatting import REHEARSALS, duration, number, percent, points
+from adadp.app.report.html.page import Command, Figure, KeyFigures, Page, Part, Section, Table, Tone, Words
 from adadp.errors import InputError
 
 FORMAT = 2
 
+LEVEL = 0.05
+"""A difference is shown where its p-value, adjusted for all pairs, is below this."""
+
+Results = Mapping[str, Any]
 Pair = Mapping[str, Any]
 
 
@@ -40,19 +45,19 @@ def comparison_page(results: Results) -> Page:
             why=f"Their format is not {FORMAT}.",
             fix="Run the comparison again.",
         )
-    cases, styles = results["cases"], styles_of(results["cases"])
+    cases, styles = results["cases"], charts.styles_of(results["cases"])
     done = [each for each in cases if each["mean"] is not None]
     unsafe = [each for each in cases if each["not_private"] is not None]
     verdicts = [verdict for epsilon in _budgets(done) for verdict in _verdicts(results, epsilon)]
     status, tone = _badge(results, len(unsafe))
     sections = [
-        Section("Accuracy at equal budget", (*by_epsilon(done, styles), means(cases)), _equal(results)),
-        *tests(results),
-        *smallest(results),
+        Section("Accuracy at equal budget", (*charts.by_epsilon(done, styles), _means(cases)), _equal(results)),
+        *_tests(results),
+        *_smallest(results),
         *_curves(done, styles),
         Section("Privacy of the comparison itself", (*_unsafe(unsafe), _total(results))),
-        *failed(results),
-        Section("Run it again", commands(results)),
+        *_failed(results),
+        Section("Run it again", _commands(results)),
     ]
     return Page(
         title=results["title"],
@@ -136,7 +141,6 @@ def _verdict(cases: Sequence[Case], pairs: Sequence[Pair], *, alone: bool) -> st
 
 
 def _pair_of(pairs: Sequence[Pair], name: str, other: str) -> Pair | None:
-    """The pair of the two, whichever way round it is listed."""
     return next((pair for pair in pairs if {pair["name"], pair["over"]} == {name, other}), None)
 
 
@@ -177,14 +181,14 @@ def _equal(results: Results) -> str:
     return f"{text} The others have the noise of a private one, and no guarantee." if unsafe else text
 
 
-def _curves(cases: Sequence[Case], styles: Styles) -> list[Section]:
-    charts: list[Part] = []
+def _curves(cases: Sequence[Case], styles: charts.Styles) -> list[Section]:
+    drawn: list[Part] = []
     for place, epsilon in enumerate(dict.fromkeys(budget_of(each) for each in cases), 1):
         same = [each for each in cases if budget_of(each) == epsilon]
         budget = "" if epsilon is None else f", epsilon {number(epsilon)}"
-        drawn = (make(same, styles, place, budget) for make in (by_epoch, by_spending))
-        charts += [chart for chart in drawn if chart is not None]
-    return [Section("On the way", tuple(charts), "Means over the runs.")] if charts else []
+        both = (make(same, styles, place, budget) for make in (charts.by_epoch, charts.by_spending))
+        drawn += [chart for chart in both if chart is not None]
+    return [Section("During the runs", tuple(drawn), "Means over the runs.")] if drawn else []
 
 
 def _unsafe(cases: Sequence[Case]) -> list[Part]:
@@ -197,3 +201,102 @@ def _unsafe(cases: Sequence[Case]) -> list[Part]:
 def _total(results: Results) -> Words:
     tone: Tone = "plain" if results["public"] else "warn"
     return Words((results["total"]["text"],), "All runs looked at the same records", tone)
+
+
+def _means(cases: Sequence[Case]) -> Table:
+    rehearsal = any(run["rehearsal"] for each in cases for run in each["runs"])
+    certified = "Certified without a seed" if rehearsal else "Certified"
+    columns = ("Case", "Epsilon", certified, "Mean", "Spread", "Runs", "Seconds a run")
+    rows = tuple(
+        (
+            shown_name(each),
+            number(each["epsilon"]),
+            _certified(each),
+            "-" if each["mean"] is None else percent(each["mean"]),
+            "-" if each["spread"] is None else percent(each["spread"]),
+            str(len(each["runs"])),
+            "-" if each["seconds"] is None else f"{each['seconds']:.0f}",
+        )
+        for each in cases
+    )
+    caption = (
+        "Mean and spread (standard deviation) of the test accuracy over the runs. The time of a run is rounded up "
+        "to one digit."
+    )
+    return Table(columns, rows, caption, wide=True)
+
+
+def _certified(case: Case) -> str:
+    found = [epsilon for run in case["runs"] if (epsilon := epsilon_of(run)) is not None]
+    if case["not_private"] is not None:
+        return "none"
+    return rounded_up(max(found)) if found else "-"
+
+
+def _tests(results: Results) -> list[Section]:
+    pairs = results["pairs"]
+    if not pairs:
+        return []
+    called = {case["name"]: shown_name(case) for case in results["cases"]}
+    columns = ("Case", "Over", "Epsilon", "Gain", "95 % interval", "p", "p (Holm)", "Difference")
+    rows = tuple(
+        (
+            called[pair["name"]],
+            called[pair["over"]],
+            number(pair["epsilon"]),
+            "-" if pair["gain"] is None else points(pair["gain"]),
+            "-" if pair["low"] is None else f"{points(pair['low'])} to {points(pair['high'])}",
+            number(pair["p"]),
+            number(pair["p_holm"]),
+            _difference(pair),
+        )
+        for pair in pairs
+    )
+    paired = "paired by seed" if results["public"] else "paired by number (the runs have no seed and are independent)"
+    caption = (
+        f"Gains in percentage points, {paired}, with a two-sided t-test. Holm's correction is over all pairs of "
+        f"the page; below {LEVEL:g} a difference counts as shown. Not shown does not mean equal."
+    )
+    table = Table(columns, rows, caption, left=2, wide=True, last="prose")
+    return [Section("Who is ahead, and is it more than chance", (table,))]
+
+
+def _difference(pair: Pair) -> str:
+    if pair["p_holm"] is None and pair["seeds"] > 1:
+        return "equal each time" if pair["gain"] == 0 else "the same gain each time: no test"
+    return "shown" if pair["p_holm"] is not None and pair["p_holm"] < LEVEL else "not shown"
+
+
+def _smallest(results: Results) -> list[Section]:
+    found = {(each["name"], each["mark"]): each["text"] for each in results["smallest"]}
+    if not found:
+        return []
+    names, marks = (list(dict.fromkeys(key[place] for key in found)) for place in (0, 1))
+    called = {case["name"]: shown_name(case) for case in results["cases"]}
+    rows = tuple((called[name], *(found.get((name, mark), "-") for mark in marks)) for name in names)
+    caption = (
+        "The smallest epsilon of those tried from which on the mean never falls below the mark. Reading it off is a "
+        "search judged by the test set: it compares methods, and is no model's guarantee."
+    )
+    table = Table(("Case", *(f"reaches {percent(mark)}" for mark in marks)), rows, caption, wide=True)
+    return [Section("Smallest epsilon for an accuracy", (table,))]
+
+
+def _failed(results: Results) -> list[Section]:
+    rows = tuple(
+        (each["name"], number(each["epsilon"]), str(each["seed"]), each["error"]) for each in results["failed"]
+    )
+    if not rows:
+        return []
+    columns = ("Case", "Epsilon", "Seed" if results["public"] else "Run", "Error")  # own records: no seeds, but numbers
+    table = Table(columns, rows, "They are in no figure of this page.", left=4, wide=True)
+    return [Section("Failed runs", (table,))]
+
+
+def _commands(results: Results) -> tuple[Part, ...]:
+    rows = tuple((each["name"], number(each["epsilon"]), each["command"]) for each in results["cases"])
+    seed = " (add a seed)" if results["public"] else ""
+    return (
+        Command(results["command"], "The whole comparison; runs that are finished are not trained again:"),
+        Table(("Case", "Epsilon", f"One run of it{seed}"), rows, left=2, wide=True, last="shell"),
+    )

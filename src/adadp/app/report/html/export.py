@@ -113,28 +113,21 @@ def _draw_flat(axes: Axes, chart: Chart, series: Series, marker: str, look: dict
 
 def _dress(axes: Axes, side: str, axis: Axis) -> None:
     """Label, scale, ends and numbers of one side."""
-    chosen = axes.xaxis if side == "x" else axes.yaxis
+    chosen = getattr(axes, f"{side}axis")
     chosen.set_label_text(axis.label)
     if axis.scale == "category":
         return
     if axis.scale == "log":
-        (axes.set_xscale if side == "x" else axes.set_yscale)("log")
+        axes.set(**{f"{side}scale": "log"})
         chosen.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         chosen.set_minor_formatter(NullFormatter())
     if axis.zero:
-        (axes.set_xlim if side == "x" else axes.set_ylim)(0)
+        axes.set(**{f"{side}lim": (0, None)})
     if axis.whole:
         chosen.set_major_locator(MaxNLocator(integer=True))
     percents = FuncFormatter(lambda value, _: f"{100 * value:g} %")
     chosen.set_major_formatter(percents if axis.percent else FuncFormatter(lambda value, _: f"{value:g}"))
-    if axis.percent:
-        _end_at_whole(axes, side)
-
-
-def _end_at_whole(axes: Axes, side: str) -> None:
-    """No axis of shares goes on beyond 100 %: what is beyond it is room for marks and for the values beside them."""
-    low, high = axes.get_xlim() if side == "x" else axes.get_ylim()
-    chosen, spine = (axes.xaxis, axes.spines["bottom"]) if side == "x" else (axes.yaxis, axes.spines["left"])
-    if high > 1:
+    low, high = chosen.get_view_interval()
+    if axis.percent and high > 1:  # what is beyond 100 % is room for marks and for the values beside them
         chosen.set_ticks([tick for tick in chosen.get_majorticklocs() if low <= tick <= 1])
-        spine.set_bounds(low, 1)
+        axes.spines["bottom" if side == "x" else "left"].set_bounds(low, 1)

@@ -17,6 +17,7 @@ import io
 import math
 import re
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal, TypeAlias
 
 from adadp.errors import InputError
@@ -109,26 +110,18 @@ class Chart:
     @property
     def columns(self) -> tuple[str, ...]:
         """The head of the data as a table."""
-        ends = ("low", "high") if self._has_ends else ()
+        ends = ("low", "high") if any(each.low is not None for each in self.series) else ()
         return ("series", self.x.label, self.y.label, *ends)
 
     @property
     def rows(self) -> tuple[tuple[Cell, ...], ...]:
         """The data as a table: a row for each point, one series after another."""
-        found: list[tuple[Cell, ...]] = []
-        for each in self.series:
-            gaps: tuple[None, ...] = (None,) * len(each.x)
-            points = zip(each.x, each.y, each.low or gaps, each.high or gaps, strict=True)
-            found += [
-                (each.name, x, y, *((low, high) if self._has_ends else ()))
-                for x, y, low, high in points
-                if y is not None
-            ]
-        return tuple(found)
-
-    @property
-    def _has_ends(self) -> bool:
-        return any(each.low is not None for each in self.series)
+        return tuple(
+            (each.name, *cells[: len(self.columns) - 1])
+            for each in self.series
+            for cells in zip_longest(each.x, each.y, each.low or (), each.high or ())
+            if cells[1] is not None
+        )
 
     def csv(self) -> str:
         """The data as CSV, every number with all its digits."""

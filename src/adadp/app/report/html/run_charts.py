@@ -107,8 +107,6 @@ def accountants_chart(certificate: Mapping[str, Any]) -> Chart | None:
     names = tuple(str(each["accountant"]) for each in checks)
     values = [float(each["epsilon"]) for each in checks]
     chosen = certificate["accountant"]
-    certified = tuple(value if name == chosen else None for name, value in zip(names, values, strict=True))
-    others = tuple(None if name == chosen else value for name, value in zip(names, values, strict=True))
     rehearsal = certificate["rehearsal"]
     certified_by = "Without a seed it would be certified by" if rehearsal else "Certified by"
     wide = min(values) > 0 and max(values) > _WIDE * min(values)
@@ -116,20 +114,17 @@ def accountants_chart(certificate: Mapping[str, Any]) -> Chart | None:
         f"All are proofs about the same releases; the smallest is the tightest. {certified_by} {chosen}: "
         f"{bracket_in_words(proved)}."
     )
+    series = []
+    for title, certified in (("would be certified" if rehearsal else "certified", True), ("cross-check", False)):
+        found = tuple(x if (name == chosen) == certified else None for name, x in zip(names, values, strict=True))
+        series += [Series(title, names, found)] if set(found) != {None} else []
     return Chart(
         "accountants",
         f"Epsilon by accountant{', without a seed' if rehearsal else ''}",
         "dots" if wide else "bar",
         Axis("accountant", "category"),
         Axis(f"epsilon at delta = {small(certificate['delta'])}", "log" if wide else "linear", bound=True),
-        tuple(
-            Series(name, names, column)
-            for name, column in (
-                ("would be certified" if rehearsal else "certified", certified),
-                ("cross-check", others),
-            )
-            if any(value is not None for value in column)
-        ),
+        tuple(series),
         caption,
     )
 

@@ -16,37 +16,24 @@ a certificate of another format    ``InputError``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from adadp import __version__
 from adadp.accounting import rounded_up
 from adadp.app.config import TrainConfig
-from adadp.app.report.certificate import FORMAT, guarantee_of, small
+from adadp.app.report.certificate import FORMAT, guarantee_of, record_in_words, small
 from adadp.app.report.detection import FALSE_ALARMS, detection, rules_out_little
-from adadp.app.report.html.formatting import (
-    doubts,
-    duration,
-    number,
-    percent,
-    percent_up,
-    unbroken,
-    whole,
-)
-from adadp.app.report.html.page import Figure, KeyFigures, Page, Tone
+from adadp.app.report.html import run_charts as charts
+from adadp.app.report.html.formatting import doubts, duration, meaning, number, percent, percent_up, unbroken, whole
+from adadp.app.report.html.page import Command, Figure, KeyFigures, Matrix, Page, Part, Section, Table, Tone, Words
 from adadp.app.report.html.run_charts import Line
-from adadp.app.report.html.run_sections import (
-    Certificate,
-    again,
-    final_look,
-    matrix_of,
-    mistakes,
-    over_the_epochs,
-    progress,
-    protection,
-    settings,
-)
-from adadp.app.runs import ClassCounts, Evaluated, RunFolder
-from adadp.errors import InputError
+from adadp.app.report.html.searches import search_command
+from adadp.app.runs import ClassCounts, Evaluated, RunFolder, certificate_digest
+from adadp.errors import InputError, RunError
+
+Certificate = Mapping[str, Any]
 
 
 def run_page(folder: RunFolder) -> Page:
@@ -58,17 +45,17 @@ def run_page(folder: RunFolder) -> Page:
             why=f"Its format is not {FORMAT}.",
             fix="Use the release that wrote it.",
         )
-    look = final_look(lines)
-    matrix, counts = matrix_of(folder), folder.class_counts()
+    look = _final_look(lines)
+    matrix, counts = _matrix_of(folder), folder.class_counts()
     about = () if matrix is None or counts is None else doubts(counts, matrix.labels)
     status, tone, headline = _verdict(config, certificate, look)
     sections = [
-        *([] if certificate is None else [protection(certificate)]),
-        *progress(config, lines, certificate),
-        *mistakes(matrix, counts),
-        *([] if certificate is None else over_the_epochs(config, certificate)),
+        *([] if certificate is None else [_protection(certificate)]),
+        *_progress(config, lines, certificate),
+        *_mistakes(matrix, counts),
+        *([] if certificate is None else _over_the_epochs(config, certificate)),
         settings(config, certificate),
-        again(folder, certificate),
+        _again(folder, certificate),
     ]
     return Page(
         title=f"{config.method} on {config.data}",
@@ -89,11 +76,8 @@ def _verdict(
     if certificate is None:
         return "NOT FINISHED", "warn", f"{config.method} on {config.data}: the run has not finished"
     if certificate["rehearsal"]:
-        return (
-            "REHEARSAL, NOT FOR RELEASE",
-            "warn",
-            f"Rehearsal: {_came_to(look)}, and with its seed nobody is protected",
-        )
+        headline = f"Rehearsal: {_came_to(look)}, and with its seed nobody is protected"
+        return "REHEARSAL, NOT FOR RELEASE", "warn", headline
     if not certificate["private"]:
         return "NOT PRIVATE", "bad", f"Not private: {_came_to(look)}, and nobody is protected"
     epsilon = rounded_up(certificate["epsilon"])
@@ -181,3 +165,184 @@ def _looked(look: float | Evaluated, counts: ClassCounts | None) -> list[Figure]
             "warn" if counts.never_right else "plain",
         ),
     ]
+
+
+def _final_look(lines: Sequence[Line]) -> float | Evaluated | None:
+    """The accuracy, or what an evaluation of the user's own came to, at the last look; None where there was none."""
+    looks = charts.looks_of(lines)
+    return looks[-1][1] if looks else None
+
+
+def _protection(certificate: Certificate) -> Section:
+    """What the certificate states, in the words of who is affected."""
+    title = "What this protects, and what it does not"
+    open_to_all = [*(f"Disclosed: {each}" for each in certificate["disclosed"]), *certificate["not_charged"]]
+    proved = guarantee_of(certificate)
+    if proved is None:
+        why = (certificate.get("reason", ""), certificate.get("claimed_by_paper", {}).get("text", ""))
+        parts: list[Part] = [
+            Words(tuple(each for each in why if each), "Nothing is protected", "bad"),
+            Words(("Do not publish this model if its records must stay private.",), "What follows", "warn"),
+        ]
+        return Section(title, tuple(parts))
+    features = certificate.get("features", {})
+    protects = [
+        proved["protects"],
+        record_in_words(certificate),
+        *(f"Released privately before the training, and charged: {each}" for each in features.get("released", ())),
+        *(f"Public from the start, so nothing to protect: {each}" for each in features.get("public", ())),
+        *([certificate["search"]["text"]] if "search" in certificate else []),
+    ]
+    limits = [
+        "What is true of many records alike. Learning that is the purpose of the model.",
+        "Several records of one person together. Each of them is protected, all of them together less.",
+        *open_to_all,
+    ]
+    epsilon, delta = proved["epsilon"], certificate["delta"]
+    weak = rules_out_little(epsilon, delta)
+    tone: Tone = "warn" if weak else "good"
+    heading = "Protected, weakly" if weak else "Protected"
+    means = "means"
+    shown: list[Part] = []
+    if certificate["rehearsal"]:
+        shown.append(Words((certificate["reason"],), "Nothing is protected: this is a rehearsal", "bad"))
+        heading, tone = f"What the same run without a seed would protect{', weakly' if weak else ''}", "plain"
+        means = "would mean without a seed"
+    shown += [
+        Words(tuple(protects), heading, tone, listed=True),
+        Words(tuple(limits), "Not protected either way" if certificate["rehearsal"] else "Not protected", "warn", True),
+        Words(meaning(epsilon, delta, certificate["neighbours"]), f"What epsilon {rounded_up(epsilon)} {means}"),
+    ]
+    notes = (
+        f"Randomness: {certificate['randomness']}. Arithmetic: {certificate.get('arithmetic', 'fast')}.",
+        *certificate["notes"],
+    )
+    shown.append(Words(notes, "Notes", listed=True))
+    return Section(title, tuple(shown))
+
+
+def _progress(config: TrainConfig, lines: Sequence[Line], certificate: Certificate | None) -> list[Section]:
+    """Accuracy (or another evaluation) and privacy during the run, and what every accountant says in the end."""
+    proved = None if certificate is None else guarantee_of(certificate)
+    looked = charts.looks_chart(lines)
+    spending = charts.spending_chart(lines, config.delta, config.accountant)
+    curves = [looked, spending, charts.trade_chart(lines, None if proved is None else proved["epsilon"])]
+    parts: list[Part] = [chart for chart in curves if chart is not None]
+    if looked is None and _final_look(lines) is not None:
+        advice = "For a curve, train with --evaluate-every 1."
+        if certificate is not None and "search" in certificate:
+            advice = "A search does not evaluate the model during the run."
+        parts.append(Words((f"The model was evaluated on the test set once, at the end. {advice}",)))
+    by_accountant = None if certificate is None else charts.accountants_chart(certificate)
+    parts += [] if by_accountant is None else [by_accountant]
+    own = isinstance(_final_look(lines), Evaluated)
+    title = "Evaluation and privacy during the run" if own else "Accuracy and privacy during the run"
+    return [Section(title, tuple(parts))] if parts else []
+
+
+def _matrix_of(folder: RunFolder) -> Matrix | None:
+    found = folder.confusion()
+    if found is None:
+        return None
+    try:
+        return Matrix(
+            tuple(str(each) for each in found["labels"]),
+            tuple(tuple(int(each) for each in row) for row in found["counts"]),
+            "Rows: the true class, columns: what the model says. The last column is the share of a class that was "
+            "found (recall).",
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(
+            f"{folder.confusion_path} is no matrix of mistakes: {error}.", fix="Put the run's own file back."
+        ) from error
+
+
+def _mistakes(matrix: Matrix | None, counts: ClassCounts | None) -> list[Section]:
+    """Which classes are confused, and what the accuracy would be without a model."""
+    if matrix is None or counts is None:
+        return []
+    text = (
+        f"Counts on the test set. Balanced accuracy, the mean of the last column: "
+        f"{percent(counts.balanced_accuracy)}. Always answering {matrix.labels[counts.largest]}, the most frequent "
+        f"class: {percent(counts.largest_share)}."
+    )
+    return [Section("Which classes are confused", (matrix,), unbroken(text))]
+
+
+def _over_the_epochs(config: TrainConfig, certificate: Certificate) -> list[Section]:
+    changing, constants = charts.schedules(config, certificate)
+    parts: list[Part] = [*changing]
+    if constants:
+        parts.append(Table(("The same in every epoch", ""), tuple(constants)))
+    text = "Noise is measured in multiples of what one record can contribute."
+    return [Section("What changed over the epochs", tuple(parts), text)] if parts else []
+
+
+def settings(config: TrainConfig, certificate: Certificate | None) -> Section:
+    """Every setting, everything that was charged, and the software."""
+    rows = tuple((name, _plain(value)) for name, value in config.as_dict().items())
+    parts: list[Part] = [Table(("Setting", "Value"), rows, left=2)]
+    if certificate is not None:
+        charged = tuple((each["text"], whole(each["count"])) for each in certificate["charged"])
+        versions = tuple((name, str(value)) for name, value in certificate["versions"].items())
+        parts += [
+            Table(("Charged to the ledger", "Times"), charged),
+            Table(("Software", "Version"), versions, left=2),
+        ]
+    return Section("Settings", tuple(parts))
+
+
+def _again(folder: RunFolder, certificate: Certificate | None) -> Section:
+    return Section("Check it, run it again", (*_rerun(folder, certificate), *_checks(certificate)))
+
+
+def _rerun(folder: RunFolder, certificate: Certificate | None) -> tuple[Part, ...]:
+    """How to make the run again. One that a search chose is what no training makes: it would not be charged as that."""
+    config, search = folder.config, folder.search()
+    if config.data == "python":
+        return (Words(("The data was handed over in Python (adadp.fit), so no command runs this again.",)),)
+    if certificate is None:
+        way, what = ("train", "run") if search is None else ("tune", "search")
+        said = (
+            f"Resume the {what}, in the folder where it was started, with the path of this folder as seen from there:"
+        )
+        return (Command(f"adadp {way} --resume {shlex.quote(folder.path.name)}", said),)
+    own = "encoder_digest" in certificate  # then file names are those that were given, relative ones too
+    where = ", in the folder where this run was started" if own else ""
+    if search is None:
+        cost = ". A second run on the same records spends epsilon a second time" if own else ""
+        said = f"Run it again, with every setting written out{where}{cost}:"
+        return (Command(f"{config.as_command()} --out again", said),)
+    why = Words(
+        (
+            "A search chose this run, so no adadp train command repeats it: with the same settings that would be "
+            "another run, whose epsilon would leave out what choosing them told about the records.",
+        )
+    )
+    command = search_command(search, "again")
+    if command is None:
+        return (why,)
+    said = f"Search again, among the same settings{where}, which costs the same epsilon once more:"
+    return (why, Command(command, said))
+
+
+def _checks(certificate: Certificate | None) -> tuple[Part, ...]:
+    if certificate is None:
+        return ()
+    digests = [
+        ("certificate", certificate_digest(certificate)),
+        ("model", certificate["model_digest"]),
+        ("configuration", certificate["config_digest"]),
+        ("head of the ledger", certificate["ledger"]["head"]),
+    ]
+    caption = "Keep a copy of the first digest elsewhere: whoever can write to the folder can replace all of it."
+    verify = "Compute the guarantee again from the ledger, and check the model and this page. Run this in the folder:"
+    return (
+        Command("adadp verify .", verify),
+        Table(("SHA-256 of", "Digest"), tuple(digests), caption, left=2, wide=True),
+    )
+
+
+def _plain(value: object) -> str:
+    """A setting as it is: who makes the run again types what is read here."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)

@@ -4,7 +4,7 @@ a folder with results.json                      the page of a comparison
 a folder with config.toml                       the page of a run
 neither                                         ``InputError``
 a results.json that is no comparison's          ``InputError``
-an error or a kill on the way                   the previous page, whole
+an error or a kill before the end               the previous page, whole
 the same files again                            the same bytes: no clock, no path of the machine
 """
 
