@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from adadp.app.predict import load_model
     from adadp.app.selection import tune
     from adadp.app.train import Evaluation, TrainResult, fit
-    from adadp.app.train import verify_run as verify
+    from adadp.app.verify import verify_run as verify
     from adadp.clipping import ClipRule
     from adadp.gradients.batchnorm import replace_batchnorm
     from adadp.ledger import Ledger
@@ -41,7 +41,7 @@ _HOMES = {
     "load_model": "adadp.app.predict:load_model",
     "replace_batchnorm": "adadp.gradients.batchnorm:replace_batchnorm",
     "tune": "adadp.app.selection:tune",
-    "verify": "adadp.app.train:verify_run",
+    "verify": "adadp.app.verify:verify_run",
 }
 """Public name -> where it is defined."""
 

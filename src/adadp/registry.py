@@ -33,6 +33,11 @@ _PLACE = re.compile(r"(?P<module>[^:]+):(?P<name>[A-Za-z_]\w*)(?P<options>:.*)?"
 """``module:Name``, with options behind a second colon; ``name:option=value`` is not one."""
 
 
+def is_place(text: str) -> bool:
+    """Whether ``text`` names a part by where it is defined, in code of the user's own."""
+    return _PLACE.fullmatch(text) is not None
+
+
 class Registry(Mapping[str, T], Generic[T]):
     """The parts of one kind by name, built-in ones first. Entry points are looked up when first asked for.
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from adadp.accounting import ACCOUNTANTS
 from adadp.app import config as room
-from adadp.app.config import OPTIMIZERS, SAMPLINGS, TrainConfig, json_digest
+from adadp.app.config import OPTIMIZERS, SAMPLINGS, TrainConfig
+from adadp.certificate.digests import json_digest
 from adadp.errors import InputError
 from adadp.events import Neighbours
 from adadp.step import ARITHMETICS

@@ -27,20 +27,19 @@ there.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from adadp import checks
+from adadp.certificate.digests import json_digest
 from adadp.errors import InputError
 from adadp.schedules import OpenSchedule, ValidationDecay, number_text, parse_noise, parse_open
 
@@ -279,12 +278,6 @@ class TrainConfig:
             if not isinstance(value, bool):
                 words.append(str(value))
         return shlex.join(words)
-
-
-def json_digest(value: object) -> str:
-    """SHA-256 of ``value`` as canonical JSON: compact, ASCII, keys sorted, numbers finite."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return sha256(text.encode("ascii")).hexdigest()
 
 
 def _names(config: TrainConfig) -> dict[str, str | int | None]:

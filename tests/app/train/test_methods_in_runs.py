@@ -11,7 +11,7 @@ from torch import nn
 from adadp import Plan, PrivateGradients
 from adadp.app.config import TrainConfig
 from adadp.app.features import parse_features
-from adadp.app.report.certificate import plain_words
+from adadp.app.report.wording import plain_words
 from adadp.app.resolve import resolved, start
 from adadp.app.runs import RunFolder
 from adadp.app.train import verify_run

@@ -15,7 +15,8 @@ from adadp import Ledger, Plan, PrivateGradients
 from adadp.accounting import accountant
 from adadp.app.config import TrainConfig
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
-from adadp.app.report.certificate import make_certificate, plain_words
+from adadp.app.report.certificate import make_certificate
+from adadp.app.report.wording import plain_words
 from adadp.app.runs.optimizer_state import flatten_optimizer, restore_optimizer
 from adadp.errors import InputError
 from adadp.gradients import boxes

@@ -22,14 +22,16 @@ from typing import Any
 
 import torch
 
-from adadp.app.report.certificate import make_certificate, model_metadata, plain_words
+from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
+from adadp.app.report.wording import plain_words
 from adadp.app.runs import RunFolder
 from adadp.app.runs.atomic import cannot_write, sync_folder
 from adadp.app.runs.folder import has_finished
 from adadp.app.selection.search_data import Material
 from adadp.app.train.evaluation import accuracy_on, share_right
 from adadp.app.train.search_spec import Search
+from adadp.certificate.make import model_metadata
 from adadp.errors import InputError
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
 from adadp.losses import cross_entropy

@@ -15,7 +15,7 @@ from adadp.accounting import Filter, accountant
 from adadp.accounting import Status as Proof
 from adadp.app.config import TrainConfig
 from adadp.app.optimizers.building import check_noise, tell_noise
-from adadp.app.report.certificate import make_certificate, model_metadata
+from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
 from adadp.app.runs import Evaluated, RunFolder, coarse_seconds
 from adadp.app.train import checkpoints
@@ -28,6 +28,7 @@ from adadp.app.train.result import Status, TrainResult
 from adadp.app.train.stopping import stop_requests
 from adadp.app.train.tensorboard import Board
 from adadp.app.train.validation_noise import Looks
+from adadp.certificate.make import model_metadata
 from adadp.errors import AdaDPError, BudgetExceeded, Interrupted
 from adadp.events import Event
 from adadp.ledger import read_ledger
@@ -302,7 +303,6 @@ class Run:
             notes=[*self.private.notes, *notes],
             learned=learned,
             encoder=encoder,
-            budget=self.budget,
             measured=None if folder is None else folder.measured_digests(),
         )
         if folder is not None:

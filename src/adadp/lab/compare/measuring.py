@@ -15,9 +15,9 @@ from typing import Any
 
 from adadp.app import resolve
 from adadp.app.config import TrainConfig
-from adadp.app.report.certificate import stated
 from adadp.app.runs import RunFolder
 from adadp.app.train import Status, verify_run
+from adadp.certificate.wording import stated
 from adadp.errors import InputError, RunError
 from adadp.schedules import parse_schedule
 

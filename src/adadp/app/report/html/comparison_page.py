@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adadp.app.report.certificate import small
-from adadp.app.report.detection import rules_out_little
 from adadp.app.report.html.comparison_charts import Styles, budget_of, by_epoch, by_epsilon, by_spending, styles_of
 from adadp.app.report.html.comparison_tables import LEVEL, Case, Results, commands, failed, means, smallest, tests
 from adadp.app.report.html.formatting import REHEARSALS, duration, number, percent
 from adadp.app.report.html.page import Figure, KeyFigures, Page, Part, Section, Tone, Words
+from adadp.certificate.detection import rules_out_little
+from adadp.certificate.wording import small
 from adadp.errors import InputError
 
 FORMAT = 2

@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from adadp import __version__
 from adadp.accounting import rounded_up
 from adadp.app.config import TrainConfig
-from adadp.app.report.certificate import FORMAT, guarantee_of, small
-from adadp.app.report.detection import FALSE_ALARMS, detection, rules_out_little
 from adadp.app.report.html.formatting import (
     doubts,
     duration,
@@ -46,6 +44,9 @@ from adadp.app.report.html.run_sections import (
     settings,
 )
 from adadp.app.runs import ClassCounts, Evaluated, RunFolder
+from adadp.certificate.detection import FALSE_ALARMS, detection, rules_out_little
+from adadp.certificate.make import FORMAT
+from adadp.certificate.wording import guarantee_of, small
 from adadp.errors import InputError
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from adadp.accounting import rounded_up
 from adadp.app.config import TrainConfig
-from adadp.app.report.certificate import guarantee_of, record_in_words
-from adadp.app.report.detection import rules_out_little
 from adadp.app.report.html.formatting import meaning, percent, unbroken, whole
 from adadp.app.report.html.page import Chart, Command, Matrix, Part, Section, Table, Tone, Words
 from adadp.app.report.html.run_charts import (
@@ -22,7 +20,10 @@ from adadp.app.report.html.run_charts import (
     trade_chart,
 )
 from adadp.app.report.html.searches import search_command
+from adadp.app.report.wording import record_in_words
 from adadp.app.runs import ClassCounts, Evaluated, RunFolder, certificate_digest
+from adadp.certificate.detection import rules_out_little
+from adadp.certificate.wording import guarantee_of
 from adadp.errors import RunError
 
 Certificate = Mapping[str, Any]
@@ -37,7 +38,6 @@ def final_look(lines: Sequence[Line]) -> float | Evaluated | None:
 def protection(certificate: Certificate) -> Section:
     """What the certificate states, in the words of who is affected."""
     title = "What this protects, and what it does not"
-    open_to_all = [*(f"Disclosed: {each}" for each in certificate["disclosed"]), *certificate["not_charged"]]
     proved = guarantee_of(certificate)
     if proved is None:
         why = (certificate.get("reason", ""), certificate.get("claimed_by_paper", {}).get("text", ""))
@@ -55,9 +55,8 @@ def protection(certificate: Certificate) -> Section:
         *([certificate["search"]["text"]] if "search" in certificate else []),
     ]
     limits = [
-        "What is true of many records alike. Learning that is the purpose of the model.",
-        "Several records of one person together. Each of them is protected, all of them together less.",
-        *open_to_all,
+        *certificate["not_covered"],
+        *(f"Disclosed: {each}" for each in certificate["disclosed"]),
     ]
     epsilon, delta = proved["epsilon"], certificate["delta"]
     weak = rules_out_little(epsilon, delta)
@@ -75,10 +74,11 @@ def protection(certificate: Certificate) -> Section:
         Words(meaning(epsilon, delta, certificate["neighbours"]), f"What epsilon {rounded_up(epsilon)} {means}"),
     ]
     notes = (
-        f"Randomness: {certificate['randomness']}. Arithmetic: {certificate.get('arithmetic', 'fast')}.",
+        f"Randomness: {certificate['randomness']}. Arithmetic: {certificate['arithmetic']}.",
         *certificate["notes"],
     )
     shown.append(Words(notes, "Notes", listed=True))
+    shown.append(Words(tuple(certificate["caveats"]), "Technical caveats", listed=True))
     return Section(title, tuple(shown))
 
 
