@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from adadp.accounting import ACCOUNTANTS, Answer, Status, accountant, filter_like
+from adadp.accounting import ACCOUNTANTS, Answer, Filter, Status, accountant
 from adadp.certificate import wording
 from adadp.certificate.digests import json_digest
 from adadp.errors import AccountingError
@@ -29,6 +29,7 @@ def figures(
     delta: float | None,
     accountant_name: str,
     seed: int | None,
+    budget: Filter | None = None,
     not_private: str | None = None,
     paper: str | None = None,
     compared: Iterable[str] = ACCOUNTANTS,
@@ -39,7 +40,7 @@ def figures(
     a run without noise, a method that is not   ``private`` is false and ``epsilon`` None; ``reason`` says why
     private, an accountant without a proof
     a run with a seed                           the same; what it would state without the seed is ``if_unseeded``
-    noise chosen during the run                 the budget of the filter that the ledger began with
+    noise chosen during the run                 ``budget``: the filter that the ledger began with
     nothing was charged                         epsilon 0
     ==========================================  ==================================================================
 
@@ -47,7 +48,6 @@ def figures(
     accountants to ask besides; those without a proof, or without a theorem for these events, are left out.
     """
     event = ledger.event()
-    adaptive = (ledger.budget or {}).get("rule") not in (None, "planned")
     stated: dict[str, Any] = {
         "private": noisy,
         "rehearsal": False,
@@ -72,8 +72,7 @@ def figures(
     if not_private is not None:
         claim = _claimed(paper, ledger.charges, delta)
         return stated | {"private": False, "reason": not_private, "claimed_by_paper": claim}
-    if adaptive:
-        budget = filter_like(ledger.budget)
+    if budget is not None:
         stated["accountant"] = budget.name
         answer = budget.answer() if event is not None else None
     else:
@@ -82,7 +81,7 @@ def figures(
         reason = f"The accountant {answer.accountant} gives no bound ({answer.status.value}): {answer.note}"
         return stated | {"private": False, "reason": reason, "claimed_epsilon": answer.epsilon}
     proved = _guarantee(answer, delta, neighbours)
-    if event is not None and not adaptive:
+    if event is not None and budget is None:
         proved["cross_check"] = _cross_check(event, delta, compared)
     if seed is None:
         return stated | proved

@@ -343,6 +343,7 @@ class _Finished:
             delta=config.get("delta"),
             accountant_name=config["accountant"],
             seed=self._seed,
+            budget=self._filter() if self._adaptive else None,
             not_private=self._record.not_private,
             paper=(stated.get("claimed_by_paper") or {}).get("paper"),
             compared=[name for name in ACCOUNTANTS if name in named | ours],

@@ -30,7 +30,8 @@ def protects(epsilon: float, delta: float, neighbours: Neighbours) -> str:
         return (
             f"At so large an epsilon the guarantee alone rules out very little: the model may change much by {change}."
         )
-    factor = f"e^{rounded_up(epsilon, 3)} (at most {rounded_up(math.exp(epsilon))})"
+    power = rounded_up(float(f"{epsilon:.12g}"), 3)  # 3.0000000000000004 is 3 on another computer
+    factor = f"e^{power} (at most {rounded_up(math.exp(epsilon))})"
     return (
         f"{change[0].upper()}{change[1:]} changes the probability of any outcome by at most a factor of {factor}, plus "
         f"a probability of at most {small(delta)}."

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from adadp import __version__
+from adadp.accounting import Filter
 from adadp.app.config import TrainConfig
 from adadp.app.features import parse_features, statement
 from adadp.app.runs.tensors import tensors_digest
@@ -41,6 +42,7 @@ def make_certificate(
     notes: Iterable[str] = (),
     learned: Mapping[str, Tensor] | None = None,
     encoder: Mapping[str, Any] | None = None,
+    budget: Filter | None = None,
     search: Mapping[str, Any] | None = None,
     searched: Iterable[str] = (),
     measured: Mapping[str, str] | None = None,
@@ -48,12 +50,13 @@ def make_certificate(
     """The certificate of a run that ended with ``ledger`` and ``model``, as JSON.
 
     ``steps_done`` steps are in the model; ``steps_lost`` were charged and are not, because the process was killed.
-    ``learned`` is what the feature stages of the run have released; ``encoder`` how files became records. ``search``
-    says among what the run was chosen, and ``searched`` what that discloses; the ledger is the search's. ``measured``
-    are the digests of the files with what was measured on public data.
+    ``learned`` is what the feature stages of the run have released; ``encoder`` how files became records. ``budget`` is
+    the filter of a run whose noise was chosen during the run. ``search`` says among what the run was chosen, and
+    ``searched`` what that discloses; the ledger is the search's. ``measured`` are the digests of the files with what
+    was measured on public data.
     """
     assert plan.neighbours is not None
-    method, stages = parse_method(config.method), parse_features(config.features)
+    method = parse_method(config.method)
     proved = figures(
         ledger,
         noisy=plan.noise is not None,
@@ -61,17 +64,13 @@ def make_certificate(
         delta=config.delta,
         accountant_name=config.accountant,
         seed=config.seed,
+        budget=budget,
         not_private=method.not_private,
         paper=method.paper,
     )
     certificate: dict[str, Any] = proved | {
         "format": FORMAT,
         "method": config.method,
-        "parts": {
-            "method": specification(method),
-            "clip_rule": specification(plan.clip_rule),
-            "features": [specification(stage) for stage in stages],
-        },
         "record": record_unit or "one entry of the training data, as it was given",
         "sampling": plan.sampling,
         "arithmetic": config.arithmetic or "fast",
@@ -88,19 +87,36 @@ def make_certificate(
             "torch": str(torch.__version__),
             "numpy": np.__version__,
         },
+        "notes": list(notes),
+    }
+    if encoder is not None:
+        certificate["encoder_digest"] = json_digest(dict(encoder))
+    return certificate | statements(config, plan, learned, search, searched)
+
+
+def statements(
+    config: TrainConfig,
+    plan: Plan,
+    learned: Mapping[str, Tensor] | None,
+    search: Mapping[str, Any] | None,
+    searched: Iterable[str],
+) -> dict[str, Any]:
+    """What a certificate says about the parts of a run, its features and its data; arguments as above."""
+    stages = parse_features(config.features)
+    found: dict[str, Any] = {
+        "parts": {
+            "method": specification(parse_method(config.method)),
+            "clip_rule": specification(plan.clip_rule),
+            "features": [specification(stage) for stage in stages],
+        },
         "disclosed": [*_disclosed(config, plan), *searched],
         "not_covered": _not_covered(config),
         "caveats": _caveats(config, searched=search is not None),
-        "notes": list(notes),
     }
     features = statement(stages, tensors_digest(learned) if learned else None)
     if features is not None:
-        certificate["features"] = features
-    if search is not None:
-        certificate["search"] = dict(search)
-    if encoder is not None:
-        certificate["encoder_digest"] = json_digest(dict(encoder))
-    return certificate
+        found["features"] = features
+    return found if search is None else {**found, "search": dict(search)}
 
 
 def plan_statement(plan: Plan, steps: int) -> dict[str, Any]:

@@ -303,6 +303,7 @@ class Run:
             notes=[*self.private.notes, *notes],
             learned=learned,
             encoder=encoder,
+            budget=self.budget,
             measured=None if folder is None else folder.measured_digests(),
         )
         if folder is not None:

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from adadp.app.report.certificate import make_certificate, plan_statement
+from adadp.app.report.certificate import plan_statement, statements
 from adadp.app.report.html import render, run_page
 from adadp.app.runs import RunFolder
 from adadp.app.train.planning import notes_of, plan_of, planned_budget
@@ -29,9 +29,6 @@ from adadp.ledger import LedgerRecord, PlannedBudget, read_ledger
 from adadp.plan import Plan
 from adadp.randomness import source_of
 from adadp.schedules import parse_schedule
-
-_STATED = ("randomness", "disclosed", "not_covered", "caveats", "features", "search")
-"""What a certificate says about configuration, features and data."""
 
 
 def application_checks(path: Path) -> dict[str, Callable[[], str]]:
@@ -96,12 +93,17 @@ class _Finished:
         return f"{sum(charges.values())} in the ledger, none beyond the plan"
 
     def statements(self) -> str:
-        again, certificate = self._again, self._certificate
-        wrong = [name for name in _STATED if again.get(name) != certificate.get(name)]
-        if _without_source(again["parts"]) != _without_source(certificate["parts"]):
-            wrong.append("parts")
+        certificate, config, search = self._certificate, self._folder.config, self._search
+        said = None if search is None else search.statement()
+        searched = () if search is None else search.disclosed()
+        again = statements(config, self._stated, self._folder.load_features(), said, searched)
+        again["randomness"] = source_of(config.seed).describe()
+        parts, known = again.pop("parts"), certificate["parts"]
+        wrong = [name for name in again if again[name] != certificate.get(name)]
+        wrong += [name for name in ("features", "search") if name in certificate and name not in again]
+        wrong += ["parts"] if _without_source(parts) != _without_source(known) else []
         trained = self._search is None or self._search.chosen is not None
-        if trained and not set(notes_of(self._folder.config, self._stated)) <= set(certificate["notes"]):
+        if trained and not set(notes_of(config, self._stated)) <= set(certificate["notes"]):
             wrong.append("notes")
         if wrong:
             raise InputError(f"The certificate says something else than this run under: {', '.join(wrong)}.")
@@ -157,23 +159,6 @@ class _Finished:
         if self._asked.adaptive:  # the filter is the guarantee; a length is only where the run ends at the latest
             steps = min(self._certificate["plan"]["steps"], steps)
         return replace(self._asked, noise=None if noise == "none" else parse_schedule(noise), steps=steps)
-
-    @cached_property
-    def _again(self) -> dict[str, Any]:
-        """The certificate as it would be written now; what only the run itself knew is taken over."""
-        known = self._certificate
-        return make_certificate(
-            config=self._folder.config,
-            plan=self._stated,
-            ledger=self._record,
-            randomness=source_of(self._folder.config.seed).describe(),
-            model={},
-            steps_done=known["steps_done"],
-            steps_lost=known["steps_lost"],
-            learned=self._folder.load_features(),
-            search=None if self._search is None else self._search.statement(),
-            searched=() if self._search is None else self._search.disclosed(),
-        )
 
 
 def _without_source(parts: dict[str, Any]) -> list[dict[str, Any]]:
