@@ -33,7 +33,7 @@ from typing import Any
 from adadp.accounting import ACCOUNTANTS, EpsilonTarget, Filter, RhoTarget, Status, ZcdpFilter, accountant, filter_like
 from adadp.certificate.digests import json_digest, read_stored, stored_digest
 from adadp.certificate.make import FORMAT, figures, model_metadata, releases_json
-from adadp.certificate.wording import guarantee_of
+from adadp.certificate.wording import guarantee_of, randomness
 from adadp.errors import AdaDPError, InputError, RunError
 from adadp.events import (
     AdaptivelyChosen,
@@ -205,7 +205,6 @@ class _Finished:
 
     def statements(self) -> str:
         stated, config, plan = self.certificate, self._config, self.certificate["plan"]
-        secure = stated["randomness"].startswith("secure")
         encoder, learned = _json(self.path / "encoder.json"), self.path / "features.safetensors"
         features, search = stated.get("features") or {}, self._search or {}
         facts = {
@@ -213,7 +212,7 @@ class _Finished:
             "method": stated["method"] == config["method"],
             "sampling": stated["sampling"] == plan["sampling"],
             "arithmetic": stated["arithmetic"] == config.get("arithmetic", "fast"),
-            "randomness": secure if self._seed is None else f"seed {self._seed}:" in stated["randomness"],
+            "randomness": stated["randomness"] == randomness(self._seed),
             "encoder_digest": stated.get("encoder_digest") == (None if encoder is None else json_digest(encoder)),
             "features": features.get("learned_digest")
             == (stored_digest(read_stored(learned)[0]) if learned.exists() else None),

@@ -46,6 +46,11 @@ def seeded(seed: int) -> str:
     )
 
 
+def randomness(seed: int | None) -> str:
+    """Where the random numbers came from, as the sources of ``adadp.randomness`` describe themselves."""
+    return "secure (operating-system entropy)" if seed is None else f"seed {seed}: reproducible, not secure"
+
+
 def claim(epsilon: float | None, covers: str | None, delta: float, paper: str | None) -> str:
     """What a paper would claim for a method that is not private."""
     what = "nothing for what this run released"

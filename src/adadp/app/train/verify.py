@@ -27,7 +27,6 @@ from adadp.errors import InputError
 from adadp.events import describe
 from adadp.ledger import LedgerRecord, PlannedBudget, read_ledger
 from adadp.plan import Plan
-from adadp.randomness import source_of
 from adadp.schedules import parse_schedule
 
 
@@ -97,7 +96,6 @@ class _Finished:
         said = None if search is None else search.statement()
         searched = () if search is None else search.disclosed()
         again = statements(config, self._stated, self._folder.load_features(), said, searched)
-        again["randomness"] = source_of(config.seed).describe()
         parts, known = again.pop("parts"), certificate["parts"]
         wrong = [name for name in again if again[name] != certificate.get(name)]
         wrong += [name for name in ("features", "search") if name in certificate and name not in again]
