@@ -30,7 +30,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from adadp.accounting import ACCOUNTANTS, EpsilonTarget, Filter, RhoTarget, Status, ZcdpFilter, accountant, filter_like
+from adadp.accounting import ACCOUNTANTS, EpsilonTarget, Filter, RhoTarget, ZcdpFilter, accountant, filter_like
 from adadp.certificate.digests import json_digest, read_stored, stored_digest
 from adadp.certificate.make import FORMAT, figures, model_metadata, releases_json
 from adadp.certificate.wording import guarantee_of, randomness
@@ -167,9 +167,7 @@ class _Finished:
             if about != {"rule": "planned", "events": releases_json(self._planned)}:
                 raise InputError(_ANOTHER_PLAN)
             self._keep_target()
-        elif (self._search["chosen"] or 0) >= len(self._candidates) or (
-            self._candidates[self._search["chosen"] or 0] != self._planned
-        ):
+        elif self._candidates[self._search["chosen"] or 0] != self._planned:
             raise InputError("The certified plan is not that of the candidate which search.json says was chosen.")
         return f"{sum(self._planned.values())} releases with the certified numbers, as the ledger began"
 
@@ -185,10 +183,10 @@ class _Finished:
         due = 0 if self._search is not None else _rounds(self.certificate["plan"], done + lost)
         if min(done, lost) < 0 or done + lost > self.certificate["plan"]["steps"] or due > charged:
             raise InputError(f"{done} steps done and {lost} lost do not agree with {charged} charges.")
-        unpaid = [event for event, count in planned.items() if charges.get(event, 0) < count]
-        unpaid = [event for event in unpaid if isinstance(event, GaussianRelease)]
+        ahead = [(event, count) for event, count in planned.items() if isinstance(event, GaussianRelease)]
+        unpaid = [describe(event) for event, count in ahead if charges.get(event, 0) < count]
         if unpaid and self._search is None and (self.path / "features.safetensors").exists():
-            raise InputError(f"What the features released was not charged: {describe(unpaid[0])}.")
+            raise InputError(f"What the features released was not charged: {unpaid[0]}.")
         return f"{charged} in the ledger, none beyond the plan"
 
     def epsilon(self) -> str:
@@ -333,8 +331,7 @@ class _Finished:
         """What the ledger proves, as it would be written now."""
         stated, plan, config = self.certificate, self.certificate["plan"], self._config
         listed = (guarantee_of(stated) or {}).get("cross_check") or []
-        named = {each["accountant"] for each in listed}
-        ours = {name for name in ("pld", "rdp", "moments", "zcdp") if ACCOUNTANTS[name].status is Status.PROVED}
+        named = {"pld", "rdp", "moments", "zcdp", *(each["accountant"] for each in listed)}
         return figures(
             self._record,
             noisy=plan["noise"] != "none",
@@ -345,7 +342,7 @@ class _Finished:
             budget=self._filter() if self._adaptive else None,
             not_private=self._record.not_private,
             paper=(stated.get("claimed_by_paper") or {}).get("paper"),
-            compared=[name for name in ACCOUNTANTS if name in named | ours],
+            compared=[name for name in ACCOUNTANTS if name in named],
         )
 
 
@@ -355,6 +352,8 @@ def _planned_releases(plan: Mapping[str, Any], steps: int) -> dict[Event, int]:
     before = [event for event, count in planned.items() if isinstance(event, GaussianRelease) for _ in range(count)]
     sampled = {event: count for event, count in planned.items() if not isinstance(event, GaussianRelease)}
     rate = plan["batch_size"] / plan["records"]
+    drawn = [_opened(event) for event in sampled]
+    of_first_size = drawn[:1] if "batch_size_schedule" in plan else drawn
     wrong = {
         "neighbours": any(event.neighbours.value != plan["neighbours"] for event in planned),
         "before": sorted(event.noise_multiplier for event in before) != sorted(plan.get("before", [])),
@@ -362,13 +361,10 @@ def _planned_releases(plan: Mapping[str, Any], steps: int) -> dict[Event, int]:
         "steps": sum(sampled.values()) != _rounds(plan, steps) and not _varies(plan),
         "steps_per_epoch": plan["steps_per_epoch"] != -(-plan["records"] // plan["batch_size"]),
         "sampling_probability": plan["sampling_probability"] != rate,
+        "sampling": any(sampling != plan["sampling"] for sampling, _, _ in drawn),
+        "batch_size": any(found not in (None, rate) for _, found, _ in of_first_size),
+        "noise": not all(_agree(plan, multipliers) for _, _, multipliers in drawn),
     }
-    for place, event in enumerate(sampled):
-        fixed_rate = place == 0 or "batch_size_schedule" not in plan
-        sampling, found, multipliers = _opened(event)
-        wrong["sampling"] = wrong.get("sampling", False) or sampling != plan["sampling"]
-        wrong["batch_size"] = wrong.get("batch_size", False) or (fixed_rate and found not in (None, rate))
-        wrong["noise"] = wrong.get("noise", False) or not _agree(plan, multipliers)
     if any(wrong.values()):
         names = ", ".join(name for name, is_wrong in wrong.items() if is_wrong)
         raise InputError(f"The certified plan does not have the releases of its own numbers: {names}.")
