@@ -25,7 +25,7 @@ from adadp.certificate.digests import read_stored, stored_digest
 from adadp.certificate.make import model_metadata
 from adadp.certificate.verify import verify
 from adadp.clipping import Flat
-from adadp.methods import AdaDp
+from adadp.methods import METHODS, AdaDp
 
 DATA = zoo.load("cancer").train
 SETTINGS = {"epsilon": 2.0, "delta": 1e-4, "steps": 4, "batch_size": 56, "lr": 0.5}
@@ -145,6 +145,16 @@ def test_a_method_of_a_strangers_is_not_imported(tmp_path, monkeypatch):
     assert "strangers_method.py:Mine:strength=0.25, which is the user's own code" in checks[-1].detail
     (run / "ledger.jsonl").write_bytes((run / "ledger.jsonl").read_bytes().replace(b'"seq":2', b'"seq":3'))
     assert not all(check.passed for check in adadp.verify(run))
+
+
+def test_a_method_that_is_not_installed_here_is_not_needed(tmp_path, monkeypatch):
+    run = trained(tmp_path / "run", method="adal")
+    assert "application" not in {check.name for check in adadp.verify(run)}
+    monkeypatch.setattr(METHODS, "_offered", {})
+    monkeypatch.setattr(METHODS, "_loaded", {})
+    checks = adadp.verify(run)
+    assert all(check.passed for check in checks)
+    assert checks[-1].detail.endswith("It needs the method adal, which is not installed here.")
 
 
 def test_a_specification_of_any_object():

@@ -2,7 +2,7 @@
 
 torch cannot be imported here              the files alone are checked, and the last line says what was not
 a part of the run is the user's own code   the same: nothing of it is imported
-a part is not installed here               the same
+its method is not installed here           the same
 """
 
 # The checks of the application need torch, which may not be there.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adadp.certificate.verify import Check, checked, verify
 from adadp.registry import is_place
@@ -36,13 +36,18 @@ def verify_run(folder: str | os.PathLike[str] | RunFolder) -> list[Check]:
     checks = verify(path)
     if [check.name for check in checks] == ["certificate"]:
         return checks
-    own = _own_parts(path)
+    config = _config(path)
+    own = [part for part in _parts(config) if is_place(part)]
     if own:
         return [*checks, _not_checked(f"{', '.join(own)}, which is the user's own code")]
     try:
         from adadp.app.train.verify import application_checks
+        from adadp.methods import METHODS
     except ImportError as error:
         return [*checks, _not_checked(f"{error.name or error}, which cannot be imported here")]
+    method = str(config.get("method", "adadp")).partition(":")[0]
+    if method not in METHODS:
+        return [*checks, _not_checked(f"the method {method}, which is not installed here")]
     found = {check.name: check for check in checks}
     for name, check in application_checks(path).items():
         if name not in found or found[name].passed:
@@ -50,14 +55,16 @@ def verify_run(folder: str | os.PathLike[str] | RunFolder) -> list[Check]:
     return list(found.values())
 
 
-def _own_parts(path: Path) -> list[str]:
-    """The parts of the run in ``path`` that are named by where their code is."""
+def _config(path: Path) -> dict[str, Any]:
+    """The settings in config.toml; none of a file that cannot be read, which is a failed check already."""
     try:
-        config = tomllib.loads((path / "config.toml").read_text(encoding="utf-8-sig"))
+        return tomllib.loads((path / "config.toml").read_text(encoding="utf-8-sig"))
     except ValueError:
-        return []  # which is a failed check already
-    named = [part.strip() for name in _PARTS for part in str(config.get(name, "")).split("+")]
-    return [part for part in named if is_place(part)]
+        return {}
+
+
+def _parts(config: dict[str, Any]) -> list[str]:
+    return [part.strip() for name in _PARTS for part in str(config.get(name, "")).split("+")]
 
 
 def _not_checked(why: str) -> Check:
