@@ -34,10 +34,11 @@ from harness import PAGE, RESULTS, ROOT, facts, load, table, versions_text, writ
 from rich.console import Console
 from rich.table import Table
 
-from adadp.accounting import accountant, smallest_noise
+from adadp.accounting import accountant
+from adadp.app.accounting.calibrate import smallest_noise
 from adadp.app.accounting.run_shape import RunShape
+from adadp.app.texts.schedules import parse_schedule
 from adadp.events import Repeated, compose
-from adadp.schedules import parse_schedule
 
 SLOW = 20.0
 """Seconds from which on a job is not repeated."""

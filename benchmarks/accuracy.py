@@ -90,7 +90,7 @@ def budgets(path: Path) -> list[tuple[str, TrainConfig, dict[str, Any]]]:
 def measured(config: TrainConfig) -> dict[str, Any]:
     runs = [one_run(config.replace(seed=seed)) for seed in SEEDS]
     accuracies = [float(run["test_accuracy"]) for run in runs]
-    whole = resolve.resolved(config)
+    whole = resolve.resolve(config).config
     return {
         "data": whole.data,
         "method": whole.method,

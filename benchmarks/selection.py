@@ -12,9 +12,12 @@ import math
 import matplotlib
 from harness import RESULTS, ROOT
 
-from adadp.accounting import accountant, repetitions_for, smallest_noise
+from adadp.accounting import accountant
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.calibrate import smallest_noise
+from adadp.app.accounting.repetitions import repetitions_for
 from adadp.errors import InputError
-from adadp.events import BestOf, Event, GaussianRelease, PoissonSampled, Repeated
+from adadp.events import Event, GaussianRelease, PoissonSampled, Repeated
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -19,8 +19,8 @@ from harness import measured, table, versions_text, write_section
 from step_sides import CASES, CLIP, NOISE, STEPS, Case
 
 from adadp import Ledger, Plan, PrivateGradients
+from adadp.app.losses import cross_entropy
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
 from adadp.step import CHECK_EVERY
 
 

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from adadp import Ledger, Plan, PrivateGradients
+from adadp.app.losses import cross_entropy
+from adadp.app.texts.methods import parse_method
 from adadp.app.zoo.models import build_model, small_transformer
 from adadp.lab.methods.published import PublishedQuery
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
-from adadp.methods import parse_method
 
 OPACUS = load("opacus")
 PLAIN, OURS = "pytorch, not private", "adadp dpsgd"

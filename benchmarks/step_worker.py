@@ -25,8 +25,9 @@ from unittest.mock import patch
 import torch
 from step_sides import CASES, METHODS, Case, Side, build_side, our_parts, plain_parts
 
+from adadp.app.losses import cross_entropy
 from adadp.gradients.capture import Capture
-from adadp.losses import cross_entropy
+from adadp.lab.methods import boxes, published
 from adadp.noise import GaussianMechanism
 
 MEGABYTE = 1 << 20
@@ -195,8 +196,8 @@ def _parts_of_ours(side: str, case: Case, steps: int) -> dict[str, float]:
             (Capture, "__init__", "norms"),
             (Capture, "square_norms", "norms"),
             (Capture, "weighted_sums", "weighted sums"),
-            (Capture, "clamped_sums", "clamped sums"),
-            (Capture, "square_sums", "sums of squares"),
+            (boxes, "clamped_sums", "clamped sums"),
+            (published, "square_sums", "sums of squares"),
             (private.query, "settle", "scale the sum"),
             (private.query, "learn", "learn from what was released"),
             (type(private.source), "normal", "draw normals"),

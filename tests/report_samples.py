@@ -9,7 +9,7 @@ from typing import Any
 
 from scipy import stats
 
-from adadp.app import resolve
+from adadp.app import start
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
 from adadp.lab.compare.measuring import measured_run
@@ -22,7 +22,7 @@ QUICK: dict[str, Any] = {"accountant": "rdp", "epochs": 2}
 def small_run(out: Path, **fields: Any) -> RunFolder:
     """A finished run on the cancer data; with sigma 4 unless ``fields`` say otherwise, as calibrating takes a while."""
     noise = {} if {"noise_multiplier", "noise_schedule"} & set(fields) else {"noise_multiplier": 4.0}
-    resolve.start(TrainConfig("cancer", **noise, **{**SMALL, **fields}), out)
+    start.start(TrainConfig("cancer", **noise, **{**SMALL, **fields}), out)
     return RunFolder.open(out)
 
 

@@ -12,21 +12,20 @@ from functools import cache
 
 from hypothesis import strategies as st
 
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.repetitions import PoissonRepetitions, TruncatedNegativeBinomial
 from adadp.events import (
     AdaptivelyChosen,
-    BestOf,
     Composed,
     Event,
     FixedSizeSampled,
     GaussianRelease,
     Neighbours,
-    PoissonRepetitions,
     PoissonSampled,
     Repeated,
     ReshuffledEpoch,
     Selection,
     SelectionMechanism,
-    TruncatedNegativeBinomial,
     ZcdpCost,
 )
 

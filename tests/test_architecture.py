@@ -29,17 +29,16 @@ CORE: dict[str, set[str]] = {
     "events": {"errors", "checks"},
     "schedules": {"errors", "checks"},
     "ledger": {"errors", "checks", "events"},
-    "accounting": {"errors", "checks", "events", "schedules", "registry"},
+    "accounting": {"errors", "checks", "events", "registry"},
     "certificate": {"errors", "checks", "events", "accounting", "ledger"},
     "randomness": {"errors", "checks"},
     "sampling": {"errors", "checks", "events", "randomness"},
-    "clipping": {"errors", "checks", "registry"},
+    "clipping": {"errors", "checks"},
     "noise": {"errors", "checks", "randomness"},
-    "gradients": {"errors", "checks"},
+    "gradients": {"errors", "checks", "registry"},
     "input_bound": {"checks"},
     "records": {"errors", "input_bound"},
-    "losses": {"errors"},
-    "methods": {"errors", "checks", "clipping", "gradients", "schedules", "registry"},
+    "methods": {"errors", "checks", "clipping", "gradients", "schedules"},
     "plan": {"errors", "checks", "events", "schedules", "accounting", "sampling", "clipping"},
     "release": {"errors", "events", "ledger", "noise", "randomness"},
     "exact": {"errors", "gradients", "methods", "release", "randomness", "records"},
@@ -62,7 +61,7 @@ CORE: dict[str, set[str]] = {
 """Room of the core -> rooms of the core it may import."""
 
 WITHOUT_TORCH = {"errors", "checks", "registry", "events", "schedules", "ledger", "accounting", "certificate"}
-DOORS = {"__init__", "__main__"}
+DOORS = {"__init__", "__main__", "testing"}
 HEAVY = {"torch", "numpy", "scipy"}
 SECONDS_TO_START = 0.5
 

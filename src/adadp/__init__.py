@@ -13,13 +13,14 @@ from adadp.errors import AdaDPError, BudgetExceeded, InputError, Interrupted, Mi
 
 if TYPE_CHECKING:
     from adadp.accounting import accountant
+    from adadp.app.accounting.plans import plan_for
+    from adadp.app.batchnorm import replace_batchnorm
     from adadp.app.config import TrainConfig
     from adadp.app.predict import load_model
     from adadp.app.selection import tune
     from adadp.app.train import Evaluation, TrainResult, fit
     from adadp.app.verify import verify_run as verify
     from adadp.clipping import ClipRule
-    from adadp.gradients.batchnorm import replace_batchnorm
     from adadp.ledger import Ledger
     from adadp.methods import Method
     from adadp.plan import Plan
@@ -39,7 +40,8 @@ _HOMES = {
     "accountant": "adadp.accounting:accountant",
     "fit": "adadp.app.train:fit",
     "load_model": "adadp.app.predict:load_model",
-    "replace_batchnorm": "adadp.gradients.batchnorm:replace_batchnorm",
+    "plan_for": "adadp.app.accounting.plans:plan_for",
+    "replace_batchnorm": "adadp.app.batchnorm:replace_batchnorm",
     "tune": "adadp.app.selection:tune",
     "verify": "adadp.app.verify:verify_run",
 }
@@ -63,6 +65,7 @@ __all__ = [
     "accountant",
     "fit",
     "load_model",
+    "plan_for",
     "replace_batchnorm",
     "tune",
     "verify",

@@ -9,10 +9,6 @@ from numbers import Integral, Real
 
 from adadp.errors import InputError
 
-SMALLEST_RATE, LARGEST_RATE = 1e-12, 1e6
-"""Range of a learning rate; a weight decay may be 0, and at most the same."""
-
-
 LARGEST_INPUT, LARGEST_DECLARED = 1e6, 1e12
 """How large the numbers of a record may be if nothing is declared, and the largest range that may be declared."""
 
@@ -45,31 +41,6 @@ def non_negative(name: str, value: object, *, why: str = "") -> float:
     number = _real(name, value, why)
     if number < 0:
         raise InputError(f"{name} must not be negative, got {number:g}.", why=why, fix=f"Pass {name} >= 0.")
-    return number
-
-
-def learning_rate(name: str, value: object) -> float:
-    """A learning rate: at least ``SMALLEST_RATE``, at most ``LARGEST_RATE``."""
-    number = positive(name, value, why="At 0 no parameter would move.")
-    if not SMALLEST_RATE <= number <= LARGEST_RATE:
-        raise InputError(
-            f"{name} must lie between {SMALLEST_RATE:g} and {LARGEST_RATE:g}, got {number:g}.",
-            why="With less no parameter would move by more than its rounding; with more the parameters would leave the "
-            "range of floating point, and the budget would be spent on nothing.",
-            fix=f"Pass {name} in that range; 0.001 to 10 is usual.",
-        )
-    return number
-
-
-def weight_decay(value: object) -> float:
-    """A weight decay: not negative, at most ``LARGEST_RATE``."""
-    number = non_negative("weight_decay", value)
-    if number > LARGEST_RATE:
-        raise InputError(
-            f"weight_decay must be at most {LARGEST_RATE:g}, got {number:g}.",
-            why="The parameters would leave the range of floating point, and the budget would be spent on nothing.",
-            fix="Pass a smaller weight_decay; 1e-6 to 0.1 is usual.",
-        )
     return number
 
 

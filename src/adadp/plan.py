@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from adadp import checks
-from adadp.accounting import Answer, EpsilonTarget, Target, accountant
-from adadp.clipping import AdaptiveClipRule, ClipRule, Flat, clip_rule
+from adadp.accounting import Answer, accountant
+from adadp.clipping import AdaptiveClipRule, ClipRule, Flat
 from adadp.errors import InputError
 from adadp.events import AdaptivelyChosen, Event, GaussianRelease, Neighbours, Repeated, Selection, compose
 from adadp.sampling import Sampler, Timetable
@@ -104,65 +104,6 @@ class Plan:
                 fix="Use another clip rule, such as flat, or leave the schedule out.",
             )
 
-    @classmethod
-    def for_budget(
-        cls,
-        *,
-        epsilon: float,
-        delta: float,
-        records: int,
-        batch_size: int,
-        steps: int | None = None,
-        epochs: int | None = None,
-        clip_norm: ClipRule | str | float = 1.0,
-        noise_shape: Schedule | None = None,
-        sampling: str = "poisson",
-        neighbours: Neighbours | str | None = None,
-        accountant_name: str = "pld",
-        before: tuple[float, ...] = (),
-        replaced: tuple[float, ...] = (),
-        batch_size_schedule: Schedule | None = None,
-        clip_norm_schedule: Schedule | None = None,
-        keep_noise: bool = False,
-    ) -> Plan:
-        """The plan with the least noise that keeps a whole run within (``epsilon``, ``delta``).
-
-        ``noise_shape`` is scaled as a whole; without one the noise is constant.
-        """
-        draft = cls.of_noise(
-            noise=noise_shape or Uniform(1.0),
-            records=records,
-            batch_size=batch_size,
-            steps=steps,
-            epochs=epochs,
-            clip_norm=clip_norm,
-            sampling=sampling,
-            neighbours=neighbours,
-            before=before,
-            replaced=replaced,
-            batch_size_schedule=batch_size_schedule,
-            clip_norm_schedule=clip_norm_schedule,
-            keep_noise=keep_noise,
-        )
-        return draft.scaled_to(EpsilonTarget(epsilon, delta, accountant(accountant_name)))
-
-    def scaled_to(self, target: Target) -> Plan:
-        """The plan with its noise scaled, as a whole, to the least that keeps the run within ``target``."""
-        shape = self.noise
-        assert shape is not None
-        self.refuse_spent(target)
-        found = target.scale(lambda scale: self.with_noise(shape.scaled(scale)).event())
-        return self.with_noise(shape.scaled(found))
-
-    def refuse_spent(self, target: Target) -> None:
-        """Refuse a target that is spent before the first step."""
-        if self.before and target.cost(compose(*self.charges_before())) >= target.limit:
-            raise InputError(
-                f"What is released before the first step costs all of {target}.",
-                why=f"Its noise is {', '.join(f'{each:g}' for each in self.before)}; nothing is left to train with.",
-                fix="Give these releases more noise, or pass a larger budget.",
-            )
-
     def with_noise(self, noise: Schedule, *, steps: int | None = None) -> Plan:
         """The plan with other noise, and with another length if one is given."""
         return replace(self, noise=noise, steps=self.steps if steps is None else steps)
@@ -176,7 +117,7 @@ class Plan:
         return replace(self, choice=share).chosen_from(0, self.noise_multiplier_at(0))
 
     def chosen_from(self, step: int, noise_multiplier: float) -> Plan:
-        """The plan of a run whose noise is chosen step by step: from ``step`` on ``noise_multiplier``, as far as known."""
+        """The plan of a run whose noise is chosen step by step: ``noise_multiplier`` from ``step`` on, for now."""
         if self.timetable.shares_draws:
             raise InputError(
                 f"Noise cannot be chosen step by step on {self.sampling} batches.",
@@ -210,7 +151,7 @@ class Plan:
         batch_size: int,
         steps: int | None = None,
         epochs: int | None = None,
-        clip_norm: ClipRule | str | float = 1.0,
+        clip_norm: ClipRule | float = 1.0,
         sampling: str = "poisson",
         neighbours: Neighbours | str | None = None,
         before: tuple[float, ...] = (),
@@ -230,7 +171,7 @@ class Plan:
             batch_size=size,
             steps=1 if steps is None else checks.count("steps", steps),
             noise=_schedule(noise),
-            clip_rule=clip_norm if isinstance(clip_norm, ClipRule) else _rule(clip_norm),
+            clip_rule=clip_norm if isinstance(clip_norm, ClipRule) else Flat(float(clip_norm)),
             sampling=sampling,
             neighbours=relation,
             before=before,
@@ -421,7 +362,3 @@ def _schedule(noise: Schedule | float) -> Schedule | None:
         "noise_multiplier", noise, why="It is a standard deviation over an l2 bound."
     )
     return Uniform(noise_multiplier) if noise_multiplier else None
-
-
-def _rule(clip_norm: str | float) -> ClipRule:
-    return clip_rule(clip_norm) if isinstance(clip_norm, str) else Flat(float(clip_norm))

@@ -6,6 +6,7 @@ Everything above the trust line in ``PrivateGradients.release`` is sensitive and
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from adadp.errors import InputError
 from adadp.events import Neighbours
 from adadp.exact import SCORE_UNITS, ExactSums, check_exact
 from adadp.gradients import GradientEngine
-from adadp.ledger import Ledger
+from adadp.ledger import Ledger, PlannedBudget
 from adadp.methods import GRADIENT, Contribution, Deviations, DpSgd, Method, Parts, Tensors
 from adadp.plan import Plan
 from adadp.randomness import RandomSource, SecureSource, SeededSource
@@ -50,10 +51,11 @@ class PrivateGradients:
     record's gradient, charges the ledger, adds noise, and leaves the result (divided by the public batch size) in the
     ``.grad`` of the model's parameters for any optimizer. The model itself is neither wrapped nor renamed.
 
-    ``ledger`` should have been created with ``PlannedBudget(plan.event())``; it may be a function that opens one, which
-    is called when everything else has been checked. ``seed`` None is secure randomness; a seed makes the run
-    reproducible and not secure. ``chunk_size`` is how many records are processed at once at most, up to 1024: the
-    result does not depend on it beyond rounding. ``mechanism`` is for audits that watch the releases.
+    ``ledger`` is the path of a new file, which will hold the run to ``plan``; close it with ``close`` or by ``with``.
+    Or it is a ledger of yours, or a function that opens one, called when everything else has been checked. ``seed``
+    None is secure randomness; a seed makes the run reproducible and not secure. ``chunk_size`` is how many records are
+    processed at once at most, up to 1024: the result does not depend on it beyond rounding. ``mechanism`` is for audits
+    that watch the releases.
 
     ``example`` are two or more public records, in the form of ``data``, that the model is looked over with in place of
     made-up ones; some models take sensible input only.
@@ -77,7 +79,7 @@ class PrivateGradients:
         data: Data | Records,
         loss: Callable[..., Tensor],
         plan: Plan,
-        ledger: Ledger | Callable[[], Ledger],
+        ledger: str | os.PathLike[str] | Ledger | Callable[[], Ledger],
         *,
         method: Method | None = None,
         seed: int | RandomSource | None = None,
@@ -121,8 +123,30 @@ class PrivateGradients:
         torch.empty(_REUSED, dtype=torch.uint8)
         self._padding: list[Tensor] = []
         """The tensors of made-up records, one for every row of the longest chunk."""
-        self.ledger = ledger() if callable(ledger) else ledger
+        self.ledger = self._opened(ledger, method)
         self.crossing = Crossing(self.ledger, self.source, mechanism)
+
+    def _opened(self, ledger: str | os.PathLike[str] | Ledger | Callable[[], Ledger], method: Method) -> Ledger:
+        if isinstance(ledger, Ledger) or callable(ledger):
+            return ledger() if callable(ledger) else ledger
+        if self.plan.adaptive:
+            raise InputError(
+                f"The method {method} chooses its noise during the run, and the ledger is a path.",
+                why="Only a budget fixed in advance can be certified then.",
+                fix="Pass Ledger.create(path, budget=RdpFilter(...)) or one with a ZcdpFilter.",
+            )
+        budget = PlannedBudget(self.plan.event(), not_private=method.not_private)
+        return Ledger.create(ledger, budget=budget, seeded=self.source.reproducible)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self.ledger.close()
+
+    def __enter__(self) -> PrivateGradients:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def release(self, *, paid: bool = False) -> dict[str, Tensor]:
         """Release the gradient of the next batch, into ``.grad`` and as a dict by parameter name.

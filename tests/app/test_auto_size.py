@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from adadp.app.accounting.plans import plan_for
 from adadp.app.auto_size import ENOUGH, EPOCHS, FEWEST, STEPS, auto_batch_size, auto_steps
 from adadp.app.config import TrainConfig
-from adadp.app.resolve import resolved
+from adadp.app.resolve import resolve
 from adadp.errors import InputError
-from adadp.plan import Plan
 
 
 def noise_per_record(batch_size: int, records: int, steps: int, epsilon: float) -> float:
-    plan = Plan.for_budget(epsilon=epsilon, delta=1e-5, records=records, batch_size=batch_size, steps=steps)
+    plan = plan_for(epsilon=epsilon, delta=1e-5, records=records, batch_size=batch_size, steps=steps)
     return plan.noise_multiplier_at(0) / batch_size
 
 
@@ -48,10 +48,10 @@ def test_a_tiny_data_set_is_used_whole():
 
 
 def test_auto_is_replaced_by_numbers_that_stay():
-    config = resolved(TrainConfig(data="mnist", epsilon=1.0, batch_size="auto", steps="auto", features="none"))
+    config = resolve(TrainConfig(data="mnist", epsilon=1.0, batch_size="auto", steps="auto", features="none")).config
     assert isinstance(config.batch_size, int)
     assert config.steps == auto_steps(1.0)
-    assert resolved(config) == config
+    assert resolve(config).config == config
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_auto_is_replaced_by_numbers_that_stay():
 )
 def test_auto_where_it_cannot_be(fields, match):
     with pytest.raises(InputError, match=match):
-        resolved(TrainConfig(data="mnist", delta=1e-5, features="none", **fields))
+        resolve(TrainConfig(data="mnist", delta=1e-5, features="none", **fields))
 
 
 def test_own_data_needs_a_public_number():
     with pytest.raises(InputError, match="nothing to choose it from"):
-        resolved(TrainConfig(data="npz:mine.npz", epsilon=1.0, delta=1e-5, batch_size="auto", steps="auto"))
+        resolve(TrainConfig(data="npz:mine.npz", epsilon=1.0, delta=1e-5, batch_size="auto", steps="auto"))
     config = TrainConfig(data="npz:mine.npz", epsilon=1.0, delta=1e-5, batch_size="auto", steps=50, records=5000)
-    assert isinstance(resolved(config).batch_size, int)
+    assert isinstance(resolve(config).config.batch_size, int)

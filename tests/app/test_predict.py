@@ -15,7 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from adadp.app import resolve, zoo
+from adadp.app import start, zoo
 from adadp.app.cli import main
 from adadp.app.cli.predict import was_trained_on
 from adadp.app.config import TrainConfig
@@ -252,7 +252,7 @@ def out(tmp_path_factory) -> Path:
     config = TrainConfig(
         "cancer", features="pca:dim=4,noise_multiplier=4", model="mlp:8", epsilon=4.0, seed=0, threads=1
     )
-    resolve.start(config.replace(optimizer="sgd", lr=0.5, batch_size=56, epochs=10, clip_norm=1.0), out)
+    start.start(config.replace(optimizer="sgd", lr=0.5, batch_size=56, epochs=10, clip_norm=1.0), out)
     return out
 
 
@@ -267,7 +267,7 @@ def test_progress_does_not_tell_a_number_of_records_that_is_to_stay_hidden(tmp_p
         f"npz:{tmp_path / 'images.npz'}", features="scatter", noise_multiplier=5.0, delta=1e-4, steps=2, batch_size=30
     )
     config = config.replace(records=1000) if hidden else config
-    resolve.start(config, tmp_path / "run", progress=lambda *each: told.append(each))
+    start.start(config, tmp_path / "run", progress=lambda *each: told.append(each))
     assert bool(told) != hidden
     certificate = RunFolder.open(tmp_path / "run").certificate()
     facts = json.dumps([certificate[name] for name in ("plan", "disclosed", "notes", "protects", "record")])

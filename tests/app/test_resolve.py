@@ -16,8 +16,9 @@ from adadp.app.config import TrainConfig
 from adadp.app.features import parse_features
 from adadp.app.predict import load_model
 from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, OWN, RECIPES, recipe_for
-from adadp.app.resolve import resolved, resume, start, with_fitting_batch
+from adadp.app.resolve import fitted, resolve
 from adadp.app.runs import RunFolder
+from adadp.app.start import resume, start
 from adadp.app.train import fit, verify_run
 from adadp.errors import AdaDPError, InputError, Interrupted
 from adadp.events import GaussianRelease, Neighbours
@@ -36,24 +37,24 @@ def threads_stay_as_they_were():
 def test_every_data_set_has_a_recipe_that_fits_it():
     assert {data for data, _ in RECIPES} - {OWN} <= set(zoo.DATA_SETS) == set(DELTAS)
     for name, entry in zoo.DATA_SETS.items():
-        whole = resolved(TrainConfig(name, epsilon=1.0))
+        whole = resolve(TrainConfig(name, epsilon=1.0)).config
         features = DEFAULT_FEATURES.get(name)
-        recipe = recipe_for(name, features)
+        recipe = recipe_for(name, parse_features(features))
         assert (whole.clip_norm, whole.model, whole.optimizer) == (recipe.clip_norm, recipe.model, recipe.optimizer)
         sizes = (None, auto_steps(1.0)) if recipe.auto else (recipe.epochs, None)
         assert (whole.epochs, whole.steps) == sizes
         assert recipe.auto or whole.batch_size == recipe.batch_size
         assert whole.batch_size < entry.train_records
-        assert recipe_for(name, None).model == entry.default_model
+        assert recipe_for(name, ()).model == entry.default_model
         assert whole.delta == DELTAS[name] < 1 / entry.train_records
         stages = [stage.name for stage in parse_features(whole.features)]
         assert stages == ([] if features is None else [features, "equalise"])
-        assert resolved(whole) == whole
+        assert resolve(whole).config == whole
 
 
 @pytest.mark.parametrize(("data", "kind"), RECIPES)
 def test_every_recipe_trains_with_its_features(data, kind):
-    whole = resolved(TrainConfig("mnist" if data == OWN else data, epsilon=1.0, features=kind))
+    whole = resolve(TrainConfig("mnist" if data == OWN else data, epsilon=1.0, features=kind)).config
     if data != OWN:
         assert whole.model == RECIPES[data, kind].model
         assert RECIPES[data, kind].auto or whole.batch_size == RECIPES[data, kind].batch_size
@@ -61,18 +62,18 @@ def test_every_recipe_trains_with_its_features(data, kind):
 
 
 def test_a_model_without_features_sees_the_records_as_they_are():
-    assert resolved(TrainConfig("mnist", model="mlp:1000", epsilon=2.0)).features is None
+    assert resolve(TrainConfig("mnist", model="mlp:1000", epsilon=2.0)).config.features is None
 
 
 def test_a_recipe_decays_its_rate_over_the_epochs_that_are_trained():
-    whole = resolved(TrainConfig("mnist", epsilon=2.0, epochs=7))
+    whole = resolve(TrainConfig("mnist", epsilon=2.0, epochs=7)).config
     assert whole.lr is None
     assert "period=7" in str(whole.lr_schedule)
 
 
 def test_the_rate_of_another_optimizer_is_not_borrowed():
     with pytest.raises(InputError, match="needs a learning rate"):
-        resolved(TrainConfig("mnist", epsilon=2.0, optimizer="sgd"))
+        resolve(TrainConfig("mnist", epsilon=2.0, optimizer="sgd"))
 
 
 def test_the_model_of_a_run_by_name_takes_records_as_they_are(tmp_path):
@@ -86,12 +87,12 @@ def test_the_model_of_a_run_by_name_takes_records_as_they_are(tmp_path):
 
 
 def test_pca_without_noise_gets_one_from_epsilon_that_alone_costs_its_share():
-    whole = resolved(TrainConfig("mnist", epsilon=2.0, features="pca:dim=20"))
+    whole = resolve(TrainConfig("mnist", epsilon=2.0, features="pca:dim=20")).config
     stage = parse_features(whole.features)[0]
     alone = accountant("pld").epsilon(GaussianRelease(stage.noise_multiplier, Neighbours.ADD_REMOVE), 1e-5).epsilon
     assert 0.98 * stage.budget_share * 2 < alone <= stage.budget_share * 2
     with pytest.raises(InputError, match="noise of pca"):
-        resolved(TrainConfig("mnist", noise_multiplier=2.0, features="pca:dim=20"))
+        resolve(TrainConfig("mnist", noise_multiplier=2.0, features="pca:dim=20"))
 
 
 def test_what_is_given_is_kept():
@@ -103,7 +104,7 @@ def test_what_is_given_is_kept():
         clip_rule="automatic:2,gamma=0.1",
         steps=3,
     )
-    whole = resolved(given)
+    whole = resolve(given).config
     assert whole == given
     assert (whole.epochs, whole.lr, whole.clip_norm) == (None, None, None)
 
@@ -148,7 +149,7 @@ def test_a_run_is_repeated_by_its_own_configuration(tmp_path):
     again = start(TrainConfig.from_toml(tmp_path / "one" / "config.toml"), tmp_path / "two")
     one, two = RunFolder.open(tmp_path / "one"), RunFolder.open(tmp_path / "two")
     assert one.config_path.read_bytes() == two.config_path.read_bytes()
-    assert one.config == resolved(SHORT)
+    assert one.config == resolve(SHORT).config
     assert first.certificate["model_digest"] == again.certificate["model_digest"]
     left, right = one.load_model_tensors(), two.load_model_tensors()
     assert all(torch.equal(left[name], right[name]) for name in left | right)
@@ -221,10 +222,10 @@ def test_a_small_file_gets_a_batch_that_fits_it(rows, expected, tmp_path):
     config = TrainConfig(f"npz:{tmp_path / 'own.npz'}", noise_multiplier=4.0, delta=1e-5, epochs=1, threads=1)
     result = start(config, tmp_path / "run")
     assert result.plan.batch_size == expected
-    assert resolved(config.replace(records=rows)).batch_size == expected
+    assert resolve(config.replace(records=rows)).config.batch_size == expected
     assert not [check for check in verify_run(RunFolder.open(tmp_path / "run")) if not check.passed]
-    asked = resolved(config.replace(batch_size=rows))
-    assert with_fitting_batch(config.replace(batch_size=rows), asked, rows).batch_size == rows
+    asked = resolve(config.replace(batch_size=rows))
+    assert fitted(asked, config.replace(batch_size=rows), rows).config.batch_size == rows
 
 
 def test_a_delta_that_protects_nobody_is_refused_on_own_records(tmp_path):
@@ -236,7 +237,7 @@ def test_a_delta_that_protects_nobody_is_refused_on_own_records(tmp_path):
         start(config, tmp_path / "run")
     assert not (tmp_path / "run").exists(), "nothing was spent"
     with pytest.raises(InputError, match="not below one over the number of records, 1000"):
-        resolved(config.replace(records=1000, delta=1e-3))
+        resolve(config.replace(records=1000, delta=1e-3))
     with pytest.raises(InputError, match="not below one over the number of records, 200"):
         fit(torch.nn.Linear(1, 2), (features, labels), epsilon=1.0, delta=1 / 200, steps=2, batch_size=20, lr=0.1)
     start(config.replace(delta=1 / 201), tmp_path / "run")

@@ -17,15 +17,16 @@ from torch import nn
 
 import adadp
 from adadp.app import zoo
+from adadp.app.methods.adadp import AdaDp
 from adadp.app.runs import RunFolder, certificate_digest
 from adadp.app.runs.tensors import tensors_digest, write_tensors
 from adadp.app.specification import specification
+from adadp.app.texts.methods import METHODS
 from adadp.app.train import fit
 from adadp.certificate.digests import read_stored, stored_digest
 from adadp.certificate.make import model_metadata
 from adadp.certificate.verify import verify
 from adadp.clipping import Flat
-from adadp.methods import METHODS, AdaDp
 
 DATA = zoo.load("cancer").train
 SETTINGS = {"epsilon": 2.0, "delta": 1e-4, "steps": 4, "batch_size": 56, "lr": 0.5}
@@ -142,7 +143,7 @@ def test_a_method_of_a_strangers_is_not_imported(tmp_path, monkeypatch):
     assert [check for check in checks if not check.passed] == []
     assert not mark.exists()
     assert checks[-1].detail.startswith("not checked: ")
-    assert "strangers_method.py:Mine:strength=0.25, which is the user's own code" in checks[-1].detail
+    assert "strangers_method:Mine:strength=0.25, which is the user's own code" in checks[-1].detail
     (run / "ledger.jsonl").write_bytes((run / "ledger.jsonl").read_bytes().replace(b'"seq":2', b'"seq":3'))
     assert not all(check.passed for check in adadp.verify(run))
 
@@ -151,7 +152,7 @@ def test_a_method_that_is_not_installed_here_is_not_needed(tmp_path, monkeypatch
     run = trained(tmp_path / "run", method="adal")
     assert "application" not in {check.name for check in adadp.verify(run)}
     monkeypatch.setattr(METHODS, "_offered", {})
-    monkeypatch.setattr(METHODS, "_loaded", {})
+    monkeypatch.setattr(METHODS, "_known", {"adadp": AdaDp})
     checks = adadp.verify(run)
     assert all(check.passed for check in checks)
     assert checks[-1].detail.endswith("It needs the method adal, which is not installed here.")
@@ -160,7 +161,7 @@ def test_a_method_that_is_not_installed_here_is_not_needed(tmp_path, monkeypatch
 def test_a_specification_of_any_object():
     method, rule = specification(AdaDp()), specification(Flat(2.0))
     assert method["name"] == "adadp"
-    assert method["import_path"] == "adadp.methods.adadp:AdaDp"
+    assert method["import_path"] == "adadp.app.methods.adadp:AdaDp"
     assert method["version"] == adadp.__version__
     assert len(method["source_digest"]) == 64
     assert 2.0 in rule["settings"].values()

@@ -18,19 +18,19 @@ NOT_FINITE = [math.nan, math.inf, -math.inf, np.float64("nan"), np.float32("inf"
 @pytest.mark.parametrize("check", REALS)
 @pytest.mark.parametrize("value", NOT_NUMBERS)
 def test_only_numbers_are_numbers(check, value):
-    with pytest.raises(InputError, match="sigma must be a number") as caught:
-        check("sigma", value, why="Because.")
+    with pytest.raises(InputError, match="noise_multiplier must be a number") as caught:
+        check("noise_multiplier", value, why="Because.")
     assert repr(value) in caught.value.what
     assert type(value).__name__ in caught.value.what
     assert caught.value.why == "Because."
-    assert "sigma" in caught.value.fix
+    assert "noise_multiplier" in caught.value.fix
 
 
 @pytest.mark.parametrize("check", REALS)
 @pytest.mark.parametrize("value", NOT_FINITE)
 def test_numbers_are_finite(check, value):
-    with pytest.raises(InputError, match="sigma must be finite") as caught:
-        check("sigma", value, why="Because.")
+    with pytest.raises(InputError, match="noise_multiplier must be finite") as caught:
+        check("noise_multiplier", value, why="Because.")
     assert caught.value.why == "Because."
     assert caught.value.fix
 
@@ -38,13 +38,13 @@ def test_numbers_are_finite(check, value):
 @pytest.mark.parametrize(("value", "shown"), [(10**400, "got inf"), (-(10**400), "got -inf")])
 def test_an_int_beyond_the_range_of_a_float_is_refused_like_infinity(value, shown):
     with pytest.raises(InputError, match=f"must be finite, {shown}"):
-        checks.positive("sigma", value)
+        checks.positive("noise_multiplier", value)
 
 
 @pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), Fraction(2)])
 @pytest.mark.parametrize("check", REALS[:2])
 def test_every_kind_of_real_becomes_a_float(check, value):
-    number = check("sigma", value)
+    number = check("noise_multiplier", value)
     assert number == 2.0
     assert type(number) is float
 
@@ -66,16 +66,32 @@ def test_signs(value):
 @pytest.mark.parametrize(
     ("check", "value", "message"),
     [
-        (checks.positive, 0, "sigma must be greater than 0, got 0. Because. Pass sigma > 0."),
-        (checks.positive, -1.5, "sigma must be greater than 0, got -1.5. Because. Pass sigma > 0."),
-        (checks.non_negative, -1, "sigma must not be negative, got -1. Because. Pass sigma >= 0."),
-        (checks.probability, 1.5, "sigma must lie in [0, 1], got 1.5. Because. Pass sigma between 0 and 1."),
-        (checks.probability, -0.1, "sigma must lie in [0, 1], got -0.1. Because. Pass sigma between 0 and 1."),
+        (checks.positive, 0, "noise_multiplier must be greater than 0, got 0. Because. Pass noise_multiplier > 0."),
+        (
+            checks.positive,
+            -1.5,
+            "noise_multiplier must be greater than 0, got -1.5. Because. Pass noise_multiplier > 0.",
+        ),
+        (
+            checks.non_negative,
+            -1,
+            "noise_multiplier must not be negative, got -1. Because. Pass noise_multiplier >= 0.",
+        ),
+        (
+            checks.probability,
+            1.5,
+            "noise_multiplier must lie in [0, 1], got 1.5. Because. Pass noise_multiplier between 0 and 1.",
+        ),
+        (
+            checks.probability,
+            -0.1,
+            "noise_multiplier must lie in [0, 1], got -0.1. Because. Pass noise_multiplier between 0 and 1.",
+        ),
     ],
 )
 def test_a_refusal_says_what_why_and_what_to_do(check, value, message):
     with pytest.raises(InputError) as caught:
-        check("sigma", value, why="Because.")
+        check("noise_multiplier", value, why="Because.")
     assert str(caught.value) == message
 
 
@@ -90,7 +106,7 @@ def test_ends_that_belong_and_ends_that_do_not():
 @pytest.mark.parametrize("check", REALS)
 def test_why_may_be_left_out(check):
     with pytest.raises(InputError) as caught:
-        check("sigma", -1)
+        check("noise_multiplier", -1)
     assert caught.value.why == ""
 
 

@@ -19,22 +19,21 @@ from strategies import (
     searches,
 )
 
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.repetitions import PoissonRepetitions, TruncatedNegativeBinomial
 from adadp.errors import EventError, InputError
 from adadp.events import (
     SCHEMA_VERSION,
     AdaptivelyChosen,
-    BestOf,
     Composed,
     FixedSizeSampled,
     GaussianRelease,
     Neighbours,
-    PoissonRepetitions,
     PoissonSampled,
     Repeated,
     ReshuffledEpoch,
     Selection,
     SelectionMechanism,
-    TruncatedNegativeBinomial,
     ZcdpCost,
     compose,
     describe,
@@ -479,10 +478,10 @@ def test_a_search_is_not_run_on_a_sample(wrap):
         lambda: FixedSizeSampled(0.1, inner),
         lambda: ReshuffledEpoch((inner,)),
     ):
-        with pytest.raises(EventError, match="holds BestOf: a search on a sample") as caught:
+        with pytest.raises(EventError, match="holds BestOf, which is not sampled as a whole") as caught:
             outer()
         assert caught.value.why
-        assert "inside the candidates" in caught.value.fix
+        assert "inside of what it holds" in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -512,9 +511,9 @@ def test_a_whole_search_may_be_chosen_adaptively_and_hold_a_search():
 
 
 def test_the_candidates_of_a_search_share_a_relation():
-    with pytest.raises(EventError, match=r"BestOf\.candidates mixes neighbouring relations"):
+    with pytest.raises(EventError, match=r"BestOf\.held mixes neighbouring relations"):
         BestOf((G, G_REPLACE), LAW)
-    with pytest.raises(EventError, match=r"BestOf\.candidates must be a non-empty sequence"):
+    with pytest.raises(EventError, match=r"BestOf\.held must be a non-empty sequence"):
         BestOf((), LAW)
 
 

@@ -13,8 +13,9 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from adadp import checks
-from adadp.app import resolve
+from adadp.app import resolve, start
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
 from adadp.app.owndata import encoder_from_json, load_own
 from adadp.app.predict import evaluation, load_model
 from adadp.app.runs import RunFolder
@@ -22,7 +23,6 @@ from adadp.app.train import fit, verify_run
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 from adadp.ledger import Ledger, PlannedBudget
-from adadp.losses import cross_entropy
 from adadp.plan import Plan
 from adadp.records import Records
 from adadp.step import PrivateGradients
@@ -254,7 +254,7 @@ def test_a_run_on_arrays_has_the_range_it_was_given(tmp_path):
     config = TrainConfig(
         f"npz:{tmp_path / 'a.npz'}", noise_multiplier=2.0, delta=1e-4, steps=5, batch_size=20, lr=0.1, seed=0
     )
-    result = resolve.start(config.replace(input_bound="0,2"), tmp_path / "run")
+    result = start.start(config.replace(input_bound="0,2"), tmp_path / "run")
     trained = load_model(tmp_path / "run")
     assert evaluation(trained)["accuracy"] == result.test_accuracy
     raw = torch.from_numpy(values).float()
@@ -297,7 +297,7 @@ def test_images_lie_between_zero_and_one(tmp_path):
 
 def test_a_data_set_by_name_takes_no_range():
     with pytest.raises(InputError, match="input_bound was given, and cancer is a data set of the catalogue"):
-        resolve.resolved(TrainConfig("cancer", epsilon=2.0, input_bound=3))
+        resolve.resolve(TrainConfig("cancer", epsilon=2.0, input_bound=3))
 
 
 def test_private_bounds_of_a_table_take_values_of_any_size(tmp_path):
@@ -314,7 +314,7 @@ def test_private_bounds_of_a_table_take_values_of_any_size(tmp_path):
         batch_size=20,
         seed=0,
     )
-    resolve.start(config, tmp_path / "run")
+    start.start(config, tmp_path / "run")
     trained = load_model(tmp_path / "run")
     rows = trained.encoder.read(tmp_path / "t.csv")
     assert float(rows.max()) == 9e9

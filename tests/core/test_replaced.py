@@ -16,6 +16,7 @@ from adadp.app.features.equalise import Equalise
 from adadp.app.features.pca import Pca
 from adadp.app.features.private_bounds import Bounds
 from adadp.app.features.standardise import Standardise
+from adadp.app.spec import RunSpec
 from adadp.app.train.planning import plan_of
 from adadp.errors import EventError, InputError
 from adadp.events import (
@@ -164,7 +165,7 @@ def test_a_configuration_charges_its_features_what_they_move():
         "clip_norm": 1.0,
     }
     config = TrainConfig(**common, features="pca:dim=4,noise_multiplier=16.0", sampling="fixed")
-    plan = plan_of(config, 1000)
+    plan = plan_of(RunSpec.of(config), 1000)
     assert plan.charges_before() == (GaussianRelease(16.0, REPLACE, ROOT),)
     assert Composed((*plan.charges_before(), plan.sampler.amplify(plan.release_at(0))))
-    assert plan_of(config.replace(sampling="poisson"), 1000).charges_before() == (GaussianRelease(16.0),)
+    assert plan_of(RunSpec.of(config.replace(sampling="poisson")), 1000).charges_before() == (GaussianRelease(16.0),)

@@ -13,12 +13,15 @@ from fractions import Fraction
 import pytest
 import torch
 import torch.nn.functional as F
+from clip_texts import rule_of
 from torch import nn
 from torch.utils.data import Dataset
 
 from adadp import Ledger, Plan, PrivateGradients, fit
 from adadp.accounting import RdpFilter
+from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
+from adadp.app.texts.methods import parse_method
 from adadp.app.train import verify_run
 from adadp.app.zoo.models import build_model
 from adadp.clipping import Flat
@@ -26,8 +29,6 @@ from adadp.errors import InputError, Interrupted
 from adadp.exact import SCORE_UNITS, ExactSums, WholeSum
 from adadp.gradients import GradientEngine, loop_gradients
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
-from adadp.methods import parse_method
 from adadp.noise import GaussianMechanism, grid_of
 
 pytestmark = pytest.mark.usefixtures("raw_records")  # huge numbers are the point
@@ -147,7 +148,7 @@ class Kept(GaussianMechanism):
 
 def released(folder, case, data, arithmetic, *, rows, clip_norm="flat:1", method="dpsgd", steps=1, model=None, seed=0):
     """What a run of full batches releases before noise; ``rows`` is the public number of records."""
-    plan = Plan.of_noise(noise=1.0, steps=steps, records=rows, batch_size=rows, clip_norm=clip_norm)
+    plan = Plan.of_noise(noise=1.0, steps=steps, records=rows, batch_size=rows, clip_norm=rule_of(clip_norm))
     mechanism = Kept()
     with Ledger.create(folder / f"{len(list(folder.iterdir()))}.jsonl", budget=PlannedBudget(plan.event())) as ledger:
         private = PrivateGradients(
@@ -242,7 +243,7 @@ def test_exact_holds_for_every_rule_and_method(tmp_path, method, clip_norm):
 
     script, kept = [], []
     for kind, each in ((Scripting, data), (Scripted, without(data, 3))):
-        plan = Plan.of_noise(noise=1.0, steps=3, records=12, batch_size=12, clip_norm=clip_norm)
+        plan = Plan.of_noise(noise=1.0, steps=3, records=12, batch_size=12, clip_norm=rule_of(clip_norm))
         mechanism = kind()
         with Ledger.create(tmp_path / f"{kind.__name__}.jsonl", budget=PlannedBudget(plan.event())) as ledger:
             model = case.model()

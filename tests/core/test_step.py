@@ -7,16 +7,17 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+from clip_texts import rule_of
 from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.audit import neighbour_replay
+from adadp.app.losses import cross_entropy
 from adadp.app.zoo import load
 from adadp.clipping import Flat
 from adadp.errors import BudgetExceeded, InputError
 from adadp.gradients import loop_gradients
 from adadp.ledger import PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
 
@@ -105,7 +106,7 @@ def test_removing_a_record_moves_no_release_by_more_than_its_bound(cancer, tmp_p
     """Add-remove neighbours; the coins of the other records are the same, so the batches differ in that record
     alone."""
     data = with_last(tuple(each[:200] for each in cancer), EXTREME[record], 1)
-    plan = Plan.of_noise(noise=1.0, steps=12, records=200, batch_size=100, clip_norm=rule)
+    plan = Plan.of_noise(noise=1.0, steps=12, records=200, batch_size=100, clip_norm=rule_of(rule))
     first, second = (runner(network, each, plan, tmp_path) for each in (data, without_last(data)))
     distances = neighbour_replay(first, second, 12)
     assert len(distances) == 12 * (2 if rule == QUANTILE else 1)
@@ -118,7 +119,13 @@ def test_removing_a_record_moves_no_release_by_more_than_its_bound(cancer, tmp_p
 @pytest.mark.parametrize("rule", ["flat:0.5", "per-layer:0.3", QUANTILE])
 def test_replacing_a_record_moves_no_release_by_more_than_twice_its_bound(cancer, tmp_path, sampling, rule):
     plan = Plan.of_noise(
-        noise=1.0, steps=10, records=200, batch_size=50, clip_norm=rule, sampling=sampling, neighbours="replace-one"
+        noise=1.0,
+        steps=10,
+        records=200,
+        batch_size=50,
+        clip_norm=rule_of(rule),
+        sampling=sampling,
+        neighbours="replace-one",
     )
     data = tuple(each[:200] for each in cancer)
     other = with_last(data, EXTREME["large"], 1 - int(data[1][-1]))
@@ -193,7 +200,7 @@ def test_the_noise_has_the_stated_scale(cancer, tmp_path):
 
 def test_chunks_do_not_change_the_result(cancer, tmp_path):
     data = tuple(each[:90] for each in cancer)
-    plan = Plan.of_noise(noise=1.0, steps=3, records=90, batch_size=60, clip_norm=QUANTILE)
+    plan = Plan.of_noise(noise=1.0, steps=3, records=90, batch_size=60, clip_norm=rule_of(QUANTILE))
     results = []
     for chunk in (1, 7, 1000, "auto"):
         model, private = start(tmp_path, data, plan, name=str(chunk), seed=5, chunk_size=chunk)
@@ -363,7 +370,7 @@ def test_a_forward_pass_that_fails_charges_nothing(cancer, tmp_path):
 
 def test_state_goes_through_json_and_back(cancer, tmp_path):
     data = tuple(each[:50] for each in cancer)
-    plan = Plan.of_noise(noise=1.0, steps=6, records=50, batch_size=20, clip_norm=QUANTILE)
+    plan = Plan.of_noise(noise=1.0, steps=6, records=50, batch_size=20, clip_norm=rule_of(QUANTILE))
     model, private = start(tmp_path, data, plan, seed=7)
     steps_of(private, torch.optim.SGD(model.parameters(), lr=0.1), 3)
     saved = json.loads(json.dumps(private.state()))

@@ -9,16 +9,12 @@
 
 from __future__ import annotations
 
-from adadp.accounting.answer import Answer, Status
+from adadp.accounting.answer import Answer, Status, rounded_up
 from adadp.accounting.base import Accountant
-from adadp.accounting.best_of import draw_count, repetitions_for
-from adadp.accounting.calibrate import Calibration, longest, longest_within_rho, most_repetitions, smallest_noise
 from adadp.accounting.filters import Filter, RdpFilter, ZcdpFilter, filter_like
 from adadp.accounting.pld import PldAccountant
-from adadp.accounting.renyi import MomentsAccountant, RdpAccountant
-from adadp.accounting.rounding import rounded_up
-from adadp.accounting.targets import EpsilonTarget, RhoTarget, Target
-from adadp.accounting.zcdp import SampledZcdpEstimate, ZcdpAccountant
+from adadp.accounting.renyi import RdpAccountant
+from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.registry import Registry
 
 
@@ -29,10 +25,7 @@ def _accept(found: object) -> Accountant | None:
 
 ACCOUNTANTS: Registry[Accountant] = Registry(
     "accountant",
-    {
-        each.name: each
-        for each in (PldAccountant(), RdpAccountant(), MomentsAccountant(), ZcdpAccountant(), SampledZcdpEstimate())
-    },
+    {each.name: each for each in (PldAccountant(), RdpAccountant(), ZcdpAccountant())},
     _accept,
 )
 """By name, the tight ones first. ``pld`` is the default everywhere."""
@@ -40,28 +33,18 @@ ACCOUNTANTS: Registry[Accountant] = Registry(
 
 def accountant(name: str = "pld") -> Accountant:
     """The accountant called ``name``, or the one at ``module:Name``."""
-    return ACCOUNTANTS.find(name)[0]
+    return ACCOUNTANTS.find(name)
 
 
 __all__ = [
     "ACCOUNTANTS",
     "Accountant",
     "Answer",
-    "Calibration",
-    "EpsilonTarget",
     "Filter",
     "RdpFilter",
-    "RhoTarget",
     "Status",
-    "Target",
     "ZcdpFilter",
     "accountant",
-    "draw_count",
     "filter_like",
-    "longest",
-    "longest_within_rho",
-    "most_repetitions",
-    "repetitions_for",
     "rounded_up",
-    "smallest_noise",
 ]

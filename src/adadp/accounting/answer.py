@@ -1,8 +1,9 @@
-"""What an accountant answers."""
+"""What an accountant answers, and a bound as people read it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from enum import Enum
 
 from adadp.events import Neighbours
@@ -42,3 +43,9 @@ class Answer:
     """None when nothing was released."""
     note: str = ""
     """What else the reader must know, such as the order used or why the figure is no bound."""
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """A bound with ``digits`` digits, rounded up, so that what is written still holds. Infinity stays what it is."""
+    rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(value))
+    return f"{float(rounded):.{digits}g}"

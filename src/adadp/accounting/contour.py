@@ -35,8 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
+from adadp.accounting.composition import Composition
 from adadp.accounting.nufft import nonuniform_transform
-from adadp.accounting.privacy_losses import Array, Composition, Discrete, Family
+from adadp.accounting.privacy_losses import Discrete
+from adadp.accounting.quadrature import Array, Family
 from adadp.errors import UnsupportedEvent
 
 ComplexArray = NDArray[np.complex128]

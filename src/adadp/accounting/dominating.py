@@ -8,26 +8,24 @@ from typing import NoReturn
 
 import numpy as np
 
+from adadp.accounting.composition import Composition, cap_for
 from adadp.accounting.privacy_losses import (
-    Composition,
     Discrete,
-    Family,
     FixedSizeReplace,
     Mixture,
     PoissonAdd,
     PoissonRemove,
     PoissonReplace,
-    SmoothFamily,
-    cap_for,
 )
+from adadp.accounting.quadrature import Family, SmoothFamily
 from adadp.errors import AdaptiveEvent, UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,
-    BestOf,
     Event,
     FixedSizeSampled,
     GaussianRelease,
     Neighbours,
+    OtherEvent,
     PoissonSampled,
     ReshuffledEpoch,
     Selection,
@@ -62,13 +60,9 @@ def refuse_adaptive(accountant: str, event: Event) -> NoReturn:
     )
 
 
-def refuse_best_of(accountant: str, event: BestOf) -> NoReturn:
-    """Refuse: what choosing the best of several runs adds is known as a Renyi divergence only."""
-    raise UnsupportedEvent(
-        f"{accountant} cannot account for {describe(event)}.",
-        why="The price of publishing the best of a random number of runs is proved for Renyi divergences only.",
-        fix="Use rdp.",
-    )
+def refuse_other(accountant: str, event: OtherEvent) -> NoReturn:
+    """Refuse an event whose price is known as a Renyi divergence only."""
+    raise UnsupportedEvent(f"{accountant} cannot account for {describe(event)}.", why=event.renyi_only, fix="Use rdp.")
 
 
 def gaussian_multiplier(event: Event) -> float | None:
@@ -121,8 +115,8 @@ class Lowering:
             self.precision += count * (sensitivity(event.neighbours) / multiplier) ** 2
         elif isinstance(event, AdaptivelyChosen):
             refuse_adaptive(self.accountant, event)
-        elif isinstance(event, BestOf):
-            refuse_best_of(self.accountant, event)
+        elif isinstance(event, OtherEvent):
+            refuse_other(self.accountant, event)
         else:
             raise self._unsupported(event, "a zCDP cost says nothing about the distribution of the privacy loss")
 

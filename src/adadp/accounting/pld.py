@@ -11,9 +11,9 @@ from scipy.optimize import brentq
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
 from adadp.accounting.bounded_range import ranged_batch
+from adadp.accounting.composition import Composition
 from adadp.accounting.contour import Curve, contour_curve, direct_curve, log_chernoff, saddle_point
 from adadp.accounting.dominating import compositions
-from adadp.accounting.privacy_losses import Composition
 from adadp.accounting.renyi import RdpAccountant
 from adadp.events import Event, Repeated, Selection, SelectionMechanism, compose, flatten
 

@@ -12,11 +12,10 @@ import math
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
-from adadp.accounting.best_of import best_of_moment
 from adadp.accounting.bounded_range import ranged_batch, ranged_moment
 from adadp.accounting.dominating import compositions
 from adadp.accounting.orders import ORDERS, LogMoment, conversion, minimise
-from adadp.events import BestOf, Event, Selection, SelectionMechanism, ZcdpCost, flatten, is_silent
+from adadp.events import Event, OtherEvent, Selection, SelectionMechanism, ZcdpCost
 
 
 def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
@@ -24,8 +23,8 @@ def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
 
     zCDP costs have K = rho theta (theta + 1). A selection by the exponential mechanism has a bounded range and so costs
     epsilon^2/8 zCDP (Cesar and Rogers 2021); of others only pure DP is used, whose worst case is randomised response.
-    So it is on a Poisson batch, where the range of one such selection is used too (``ranged``). The best of several
-    runs has the moment of one run and what choosing adds (``selection``).
+    So it is on a Poisson batch, where the range of one such selection is used too (``ranged``). Events of other
+    packages bring their moment.
     """
     rho = 0.0
     ranged: list[tuple[float, int]] = []
@@ -36,10 +35,8 @@ def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
             rho += count * event.rho
         elif isinstance(event, Selection) and event.mechanism is SelectionMechanism.EXPONENTIAL:
             ranged.append((event.epsilon, count))
-        elif isinstance(event, BestOf):
-            runs = [_audible(candidate) for candidate in event.candidates]
-            moments = [log_moment(accountant, run) for run in runs]
-            bounded.append((best_of_moment(accountant, event.repetitions, runs, moments), count))
+        elif isinstance(event, OtherEvent):
+            bounded.append((event.log_moment(accountant), count))
         elif (batch := ranged_batch(event)) is not None:
             bounded.append((ranged_moment(batch), count))
         else:
@@ -56,11 +53,6 @@ def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
         return max(own, 0.0) + rounding + rho * order + chosen + others
 
     return moment
-
-
-def _audible(event: Event) -> dict[Event, int]:
-    """The flattened ``event`` without what tells nothing about the data."""
-    return {part: count for part, count in flatten(event).items() if not is_silent(part)}
 
 
 class RdpAccountant(Accountant):
@@ -81,21 +73,3 @@ class RdpAccountant(Accountant):
         least, theta = minimise(lambda t: moment(t) + conversion(t) - t * epsilon, ORDERS)
         value = math.exp(min(least, 0.0))
         return Bracket(value, value, f"order alpha = {theta + 1:.4g}")
-
-
-class MomentsAccountant(Accountant):
-    """The moments accountant of Abadi et al. 2016: whole orders lambda <= 32 and the tail bound of its Theorem 2."""
-
-    name = "moments"
-    status = Status.PROVED
-
-    def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
-        moment = log_moment(self.name, counts)
-        value, order = min(((moment(order) - math.log(delta)) / order, order) for order in range(1, 33))
-        return Bracket(value, value, f"lambda = {order}")
-
-    def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
-        moment = log_moment(self.name, counts)
-        least, order = min((moment(order) - order * epsilon, order) for order in range(1, 33))
-        value = math.exp(min(least, 0.0))
-        return Bracket(value, value, f"lambda = {order}")

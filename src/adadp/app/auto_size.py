@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import math
 
-from adadp.plan import Plan
+from adadp.app.accounting.plans import plan_for
 
 ENOUGH = 1.1
 EPOCHS = 100
@@ -37,7 +37,7 @@ def auto_batch_size(
     """The smallest batch, to two digits, with nearly as little noise per record as the whole data set in every step."""
 
     def noise_per_record(batch_size: int) -> float:
-        plan = Plan.for_budget(
+        plan = plan_for(
             epsilon=epsilon,
             delta=delta,
             records=records,

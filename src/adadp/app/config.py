@@ -34,14 +34,18 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import tomli_w
 
 from adadp import checks
+from adadp.app.rates import learning_rate, weight_decay
+from adadp.app.schedules import ValidationDecay
+from adadp.app.texts.schedules import OpenSchedule, parse_noise, parse_open
 from adadp.certificate.digests import json_digest
 from adadp.errors import InputError
-from adadp.schedules import OpenSchedule, ValidationDecay, number_text, parse_noise, parse_open
+from adadp.schedules import number_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -333,8 +337,8 @@ def _numbers(config: TrainConfig) -> dict[str, float | int]:
     if "ema" in given:
         numbers["ema"] = _ema(given["ema"])
     if "lr" in given:
-        numbers["lr"] = checks.learning_rate("lr", given["lr"])
-    numbers["weight_decay"] = checks.weight_decay(config.weight_decay) + 0.0  # -0.0 becomes 0.0
+        numbers["lr"] = learning_rate("lr", given["lr"])
+    numbers["weight_decay"] = weight_decay(config.weight_decay) + 0.0  # -0.0 becomes 0.0
     momentum = checks.non_negative("momentum", config.momentum) + 0.0
     if momentum >= 1:
         raise InputError(
@@ -457,9 +461,7 @@ def _check_rates(config: TrainConfig) -> None:
         rate is not None or not leaves_start_open("lr_schedule", config.lr_schedule)
     ):
         schedule = parse_open(config.lr_schedule)
-        rate = checks.learning_rate(
-            "lr_schedule", (schedule.known() if rate is None else schedule.closed(rate)).highest
-        )
+        rate = learning_rate("lr_schedule", (schedule.known() if rate is None else schedule.closed(rate)).highest)
     if rate is not None and config.optimizer in MULTIPLYING and rate * config.weight_decay > 1:
         raise InputError(
             f"The learning rate times weight_decay is {rate * config.weight_decay:g}, above 1.",
@@ -528,7 +530,7 @@ def _check_privacy(config: TrainConfig) -> None:
         )
 
 
-def require_delta(config: TrainConfig) -> None:
+def require_delta(config: TrainConfig | SimpleNamespace) -> None:
     """Refuse a run with noise and without a delta."""
     if config.delta is None and config.noise_multiplier != 0:
         raise InputError(

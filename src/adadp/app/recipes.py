@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from adadp.app.features import NONE, parse_features
+from adadp.app.features import NONE, Stage
 
 OWN = "own"
 """Stands for any data of a user's own."""
@@ -87,9 +87,9 @@ _BY_FEATURES: dict[str, Recipe] = {
 """The last features before the network -> what they get with data that has no recipe of its own for them."""
 
 
-def recipe_for(data: str, features: str | None) -> Recipe:
+def recipe_for(data: str, stages: tuple[Stage, ...]) -> Recipe:
     """The recipe for a data set (``OWN`` for any other data) and the features before the network."""
-    names = [stage.name for stage in parse_features(features)]
+    names = [stage.name for stage in stages]
     if names[-1:] == [EQUALISED] and len(names) > 1:  # the same features, in better shape
         names.pop()
     kind = "+".join(names) or NONE

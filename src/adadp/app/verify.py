@@ -11,12 +11,12 @@ its method is not installed here           the same
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adadp.certificate.verify import Check, checked, verify
-from adadp.registry import is_place
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,6 +26,8 @@ else:
 if TYPE_CHECKING:
     from adadp.app.runs import RunFolder
 
+_PLACE = re.compile(r"[^:]+:[A-Za-z_][\w.<>]*(:|$)")
+"""A part named by where it is defined, ``module:Name``; options have an equals sign or are numbers."""
 _PARTS = ("method", "clip_rule", "features")
 """Settings that name a part of a run, several of them joined by +."""
 
@@ -37,12 +39,12 @@ def verify_run(folder: str | os.PathLike[str] | RunFolder) -> list[Check]:
     if [check.name for check in checks] == ["certificate"]:
         return checks
     config = _config(path)
-    own = [part for part in _parts(config) if is_place(part)]
+    own = [part for part in _parts(config) if _PLACE.match(part)]
     if own:
         return [*checks, _not_checked(f"{', '.join(own)}, which is the user's own code")]
     try:
+        from adadp.app.texts.methods import METHODS
         from adadp.app.train.verify import application_checks
-        from adadp.methods import METHODS
     except ImportError as error:
         return [*checks, _not_checked(f"{error.name or error}, which cannot be imported here")]
     method = str(config.get("method", "adadp")).partition(":")[0]

@@ -30,14 +30,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from adadp.accounting import ACCOUNTANTS, EpsilonTarget, Filter, RhoTarget, ZcdpFilter, accountant, filter_like
+from adadp.accounting import ACCOUNTANTS, Filter, ZcdpFilter, accountant, filter_like
+from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.certificate.digests import json_digest, read_stored, stored_digest
 from adadp.certificate.make import FORMAT, figures, model_metadata, releases_json
 from adadp.certificate.wording import guarantee_of, randomness
 from adadp.errors import AdaDPError, InputError, RunError
 from adadp.events import (
     AdaptivelyChosen,
-    BestOf,
     Composed,
     Disjoint,
     Event,
@@ -261,14 +261,15 @@ class _Finished:
     def _keep_target(self) -> None:
         """Refuse a plan that costs more than config.toml allows."""
         config, event = self._config, whole(self._planned)
-        if event is None or (config.get("rho") is None and config.get("epsilon") is None):
+        asked = "epsilon" if config.get("rho") is None else "rho"
+        if event is None or config.get(asked) is None:
             return
-        rho = config.get("rho")
-        by = accountant(config["accountant"])
-        target = RhoTarget(rho) if rho is not None else EpsilonTarget(config["epsilon"], config["delta"], by)
-        cost = target.cost(event)
-        if not cost <= target.limit * (1 + CLOSE):
-            raise InputError(f"The certified plan costs {cost:.6g}, and config.toml asks for {target}.")
+        if asked == "rho":
+            cost = ZcdpAccountant().rho(self._planned)
+        else:
+            cost = accountant(config["accountant"]).epsilon(event, config["delta"]).epsilon
+        if not cost <= config[asked] * (1 + CLOSE):
+            raise InputError(f"The certified plan costs {asked} {cost:.6g}; config.toml asks for {config[asked]:g}.")
 
     def _filter(self) -> Filter:
         """The filter the ledger began with, fresh. Its numbers are its own: an earlier conversion of the same budget
@@ -317,7 +318,7 @@ class _Finished:
         """What each candidate of the charged search releases."""
         (event,) = self._record.charges
         parts: tuple[Event, ...] = event.parts if isinstance(event, Disjoint) else (event,)
-        found = parts[0].candidates if isinstance(parts[0], BestOf) else parts[:-1]
+        found: tuple[Event, ...] = getattr(parts[0], "candidates", parts[:-1])
         return [flatten(each) for each in found]
 
     @cached_property
@@ -331,7 +332,7 @@ class _Finished:
         """What the ledger proves, as it would be written now."""
         stated, plan, config = self.certificate, self.certificate["plan"], self._config
         listed = (guarantee_of(stated) or {}).get("cross_check") or []
-        named = {"pld", "rdp", "moments", "zcdp", *(each["accountant"] for each in listed)}
+        named = {"pld", "rdp", "zcdp", *(each["accountant"] for each in listed)}
         return figures(
             self._record,
             noisy=plan["noise"] != "none",

@@ -9,17 +9,15 @@ square norms, the weights and ``count_query`` are sensitive; the rule, its state
     per-layer:C or per-layer:C_1,C_2,...             sqrt(sum of C_g^2)       none
     per-layer-joint:C                                C                        none
     automatic:C,gamma=0.01                           C                        none
-    quantile:initial=C,quantile=0.5,lr=0.2,          the current bound,       the count of norms below it,
-             count_noise=10,floor=F,ceiling=G        between F and G          on every batch
+
+Others, such as ``quantile``, come from ``adadp.app.clipping``, from packages and from files of the user's own.
 """
 
-from adadp.clipping.base import AdaptiveClipRule, ClipRule, ClipState
+from adadp.clipping.base import SLACK, AdaptiveClipRule, ClipRule, ClipState, fading, norms_of
 from adadp.clipping.fixed import Automatic, Flat, PerLayer, PerLayerJoint
-from adadp.clipping.quantile import QuantileAdaptive
-from adadp.clipping.registry import RULES, clip_rule, parse_clip_rule
 
 __all__ = [
-    "RULES",
+    "SLACK",
     "AdaptiveClipRule",
     "Automatic",
     "ClipRule",
@@ -27,7 +25,6 @@ __all__ = [
     "Flat",
     "PerLayer",
     "PerLayerJoint",
-    "QuantileAdaptive",
-    "clip_rule",
-    "parse_clip_rule",
+    "fading",
+    "norms_of",
 ]

@@ -1,15 +1,15 @@
 """WHAT was released: frozen, serialisable records of mechanisms, their sampling and their neighbouring relation."""
 
-from adadp.events.codec import SCHEMA_VERSION, describe, describe_law, from_json, law_from_json, law_to_json, to_json
+from adadp.events.codec import SCHEMA_VERSION, describe, from_json, to_json
 from adadp.events.kinds import (
     AdaptivelyChosen,
-    BestOf,
     Composed,
     Disjoint,
     Event,
     FixedSizeSampled,
     GaussianRelease,
     Neighbours,
+    OtherEvent,
     PoissonSampled,
     Repeated,
     ReshuffledEpoch,
@@ -21,35 +21,28 @@ from adadp.events.kinds import (
     is_noiseless,
     is_silent,
 )
-from adadp.events.repetitions import PoissonRepetitions, Repetitions, TruncatedNegativeBinomial
 
 __all__ = [
     "SCHEMA_VERSION",
     "AdaptivelyChosen",
-    "BestOf",
     "Composed",
     "Disjoint",
     "Event",
     "FixedSizeSampled",
     "GaussianRelease",
     "Neighbours",
-    "PoissonRepetitions",
+    "OtherEvent",
     "PoissonSampled",
     "Repeated",
-    "Repetitions",
     "ReshuffledEpoch",
     "Selection",
     "SelectionMechanism",
-    "TruncatedNegativeBinomial",
     "ZcdpCost",
     "compose",
     "describe",
-    "describe_law",
     "flatten",
     "from_json",
     "is_noiseless",
     "is_silent",
-    "law_from_json",
-    "law_to_json",
     "to_json",
 ]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from typing import Any
 
 from adadp.errors import EventError
 from adadp.events.kinds import (
     AdaptivelyChosen,
-    BestOf,
     Composed,
     Disjoint,
     Event,
     FixedSizeSampled,
     GaussianRelease,
     Neighbours,
+    OtherEvent,
     PoissonSampled,
     Repeated,
     ReshuffledEpoch,
@@ -22,7 +23,6 @@ from adadp.events.kinds import (
     ZcdpCost,
     check_event,
 )
-from adadp.events.repetitions import PoissonRepetitions, Repetitions, TruncatedNegativeBinomial
 
 SCHEMA_VERSION = 1
 """Version written into every serialised event; a reader refuses versions it does not know."""
@@ -35,7 +35,8 @@ def to_json(event: Event) -> dict[str, Any]:
 
 def _encode(event: Event) -> dict[str, Any]:
     check_event(event, "event")
-    body: dict[str, Any] = {"kind": _KIND_OF[type(event)], "neighbours": event.neighbours.value}
+    kind = event.kind if isinstance(event, OtherEvent) else _KIND_OF[type(event)]
+    body: dict[str, Any] = {"kind": kind, "neighbours": event.neighbours.value}
     if isinstance(event, GaussianRelease):
         body["noise_multiplier"] = event.noise_multiplier
         if event.replaced != 2:
@@ -57,23 +58,13 @@ def _encode(event: Event) -> dict[str, Any]:
         body["event"] = _encode(event.event)
     elif isinstance(event, Composed):
         body["events"] = [_encode(part) for part in event.events]
-    elif isinstance(event, BestOf):
-        body |= {
-            "candidates": [_encode(candidate) for candidate in event.candidates],
-            "repetitions": law_to_json(event.repetitions),
-        }
+    elif isinstance(event, OtherEvent):
+        body |= event.fields(_encode)
     elif isinstance(event, Disjoint):
         body["parts"] = [_encode(part) for part in event.parts]
     else:
         body |= {"event": _encode(event.event), "count": event.count}
     return body
-
-
-def law_to_json(law: Repetitions) -> dict[str, Any]:
-    """The law of a number of runs as JSON."""
-    if isinstance(law, PoissonRepetitions):
-        return {"law": "poisson", "mean": law.mean}
-    return {"law": "truncated-negative-binomial", "eta": law.eta, "gamma": law.gamma}
 
 
 def from_json(data: object) -> Event:
@@ -98,9 +89,11 @@ def _object(data: object) -> dict[str, Any]:
 def _decode(data: object) -> Event:
     body = _object(data)
     kind = body.pop("kind", None)
-    decoder = _DECODER_OF.get(kind) if isinstance(kind, str) else None
+    decoder = (_DECODER_OF.get(kind) or _other(kind)) if isinstance(kind, str) else None
     if decoder is None:
-        raise EventError(f"Unknown event kind {kind!r}.", fix="Known kinds: " + ", ".join(_DECODER_OF) + ".")
+        raise EventError(
+            f"Unknown event kind {kind!r}.", fix="Known kinds: " + ", ".join((*_DECODER_OF, *_OFFERED.names)) + "."
+        )
     try:
         stated = Neighbours.parse(body.pop("neighbours"))
         event = decoder(body, stated)
@@ -118,24 +111,18 @@ def _decode(data: object) -> Event:
     return event
 
 
+def _other(kind: str) -> _Decoder | None:
+    """The decoder of an event that a package defines."""
+    found = _OFFERED[kind].load() if kind in _OFFERED.names else None
+    if isinstance(found, type) and issubclass(found, OtherEvent):
+        return lambda body, _: found.of(body, _decode)
+    return None
+
+
 def _list(data: object) -> tuple[Event, ...]:
     if not isinstance(data, list):
         raise EventError(f"A list of events was expected, got {type(data).__name__}.")
     return tuple(_decode(item) for item in data)
-
-
-def law_from_json(data: object) -> Repetitions:
-    """The law written by :func:`law_to_json`."""
-    body = dict(data) if isinstance(data, Mapping) else {}
-    law = body.pop("law", None)
-    if law == "poisson" and body.keys() == {"mean"}:
-        return PoissonRepetitions(**body)
-    if law == "truncated-negative-binomial" and body.keys() == {"eta", "gamma"}:
-        return TruncatedNegativeBinomial(**body)
-    raise EventError(
-        f"The number of runs of a search has no law this AdaDP reads: {data!r}.",
-        fix="Known: {law: poisson, mean} and {law: truncated-negative-binomial, eta, gamma}.",
-    )
 
 
 _Decoder = Callable[[dict[str, Any], Neighbours], Event]
@@ -160,12 +147,12 @@ _DECODERS: dict[type, tuple[str, _Decoder]] = {
     ),
     AdaptivelyChosen: ("adaptively-chosen", lambda body, _: AdaptivelyChosen(_decode(body.pop("event")))),
     Composed: ("composed", lambda body, _: Composed(_list(body.pop("events")))),
-    BestOf: ("best-of", lambda body, _: BestOf(_list(body.pop("candidates")), law_from_json(body.pop("repetitions")))),
     Disjoint: ("disjoint", lambda body, _: Disjoint(_list(body.pop("parts")))),
     Repeated: ("repeated", lambda body, _: Repeated(_decode(body.pop("event")), body.pop("count"))),
 }
 _KIND_OF = {event_type: kind for event_type, (kind, _) in _DECODERS.items()}
 _DECODER_OF = dict(_DECODERS.values())
+_OFFERED = entry_points(group="adadp.events")
 
 
 def describe(event: Event) -> str:
@@ -187,16 +174,8 @@ def describe(event: Event) -> str:
         return f"Adaptively chosen {describe(event.event)}"
     if isinstance(event, Composed):
         return "(" + " + ".join(describe(part) for part in event.events) + ")"
-    if isinstance(event, BestOf):
-        runs = " | ".join(describe(candidate) for candidate in event.candidates)
-        return f"Best of {describe_law(event.repetitions)} runs of [{runs}]"
+    if isinstance(event, OtherEvent):
+        return event.describe()
     if isinstance(event, Disjoint):
         return f"Disjoint parts [{' | '.join(describe(part) for part in event.parts)}]"
     return f"{event.count} x {describe(event.event)}"
-
-
-def describe_law(law: Repetitions) -> str:
-    """The law of a number of runs for people, for example ``Poisson(mean=10)``."""
-    if isinstance(law, PoissonRepetitions):
-        return f"Poisson(mean={law.mean:g})"
-    return f"TNB(eta={law.eta:g}, gamma={law.gamma:g}, mean={law.mean:.4g})"

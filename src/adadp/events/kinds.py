@@ -7,7 +7,7 @@ immutable and hashable, and goes to JSON and back without loss (``adadp.events.c
     leaves     GaussianRelease, ZcdpCost, Selection
     sampling   PoissonSampled, FixedSizeSampled, ReshuffledEpoch   (hold leaves, or compositions of leaves)
     together   Composed, Repeated
-    search     BestOf   (a random number of runs, of which only the best is published)
+    others     OtherEvent   (what another package defines, such as the search adadp.app.accounting.best_of)
     parts      Disjoint   (releases from parts of the data, every record in one part only)
     mark       AdaptivelyChosen   (the multiplier was picked after looking at earlier releases)
 
@@ -17,13 +17,14 @@ replacing a record costs more than removing it belongs to the accountant; the ev
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from adadp import checks
 from adadp.errors import EventError
-from adadp.events.repetitions import REPETITION_TYPES, Repetitions
 
 
 class Neighbours(str, Enum):
@@ -254,35 +255,53 @@ class Repeated:
 
 
 @dataclass(frozen=True)
-class BestOf:
-    """A random number of runs, each of a candidate drawn uniformly and independently; only the best run is published.
+class OtherEvent(ABC):
+    """An event that another package defines, found by the entry point ``kind`` of the group ``adadp.events``.
 
-    Published are the candidate, its output and its score; the other runs and their number are not. What the score looks
-    at must be public, or be charged inside the candidate.
+    It holds events of one neighbouring relation, planned in advance and outside of parts, and stays whole: no sampler
+    holds it, and only accountants of Renyi divergences know what it costs.
     """
 
-    candidates: tuple[Event, ...]
-    repetitions: Repetitions
+    kind: ClassVar[str]
+    """Its name in JSON."""
+    renyi_only: ClassVar[str]
+    """Why other accountants refuse it, as a sentence."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "candidates", _event_tuple(self.candidates, "BestOf.candidates"))
-        if not isinstance(self.repetitions, REPETITION_TYPES):
+        _event_tuple(self.held, f"{type(self).__name__}.held")
+        if any(_holds_adaptive(each) for each in self.held):
             raise EventError(
-                f"BestOf.repetitions must be the law of the number of runs, got {self.repetitions!r}.",
-                why="The price of choosing the best is known for certain random numbers of runs only.",
-                fix="Use TruncatedNegativeBinomial or PoissonRepetitions from adadp.events.",
+                f"{type(self).__name__} holds a run whose noise is chosen from its own releases.",
+                why="Its price is proved for runs whose cost is fixed in advance.",
+                fix="Put runs with planned noise into it.",
             )
-        if any(_holds_adaptive(candidate) for candidate in self.candidates):
-            raise EventError(
-                "BestOf holds a run whose noise is chosen from its own releases.",
-                why="The price of choosing the best is proved for runs whose cost is fixed in advance.",
-                fix="Search over runs with planned noise.",
-            )
-        _refuse_disjoint(self.candidates, "BestOf")
+        _refuse_disjoint(self.held, type(self).__name__)
+
+    @property
+    @abstractmethod
+    def held(self) -> tuple[Event, ...]:
+        """The events it is made of: it is silent if all of them are, and noiseless if one is."""
 
     @property
     def neighbours(self) -> Neighbours:
-        return self.candidates[0].neighbours
+        return self.held[0].neighbours
+
+    @abstractmethod
+    def log_moment(self, accountant: str) -> Callable[[float], float]:
+        """An upper bound on theta -> log E_P[e^(theta L)] for both orders of the data sets and every theta > 0."""
+
+    @abstractmethod
+    def fields(self, encode: Callable[[Event], dict[str, Any]]) -> dict[str, Any]:
+        """What it is beside its kind and its neighbours, as JSON; ``encode`` is for the events it holds."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, body: dict[str, Any], decode: Callable[[object], Event]) -> OtherEvent:
+        """The event with these ``fields``, which are taken out of ``body``; KeyError if one is missing."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for people."""
 
 
 @dataclass(frozen=True)
@@ -330,7 +349,7 @@ EVENT_TYPES = (
     AdaptivelyChosen,
     Composed,
     Repeated,
-    BestOf,
+    OtherEvent,
     Disjoint,
 )
 Event: TypeAlias = (
@@ -343,7 +362,7 @@ Event: TypeAlias = (
     | AdaptivelyChosen
     | Composed
     | Repeated
-    | BestOf
+    | OtherEvent
     | Disjoint
 )
 _SAMPLED_TYPES = (PoissonSampled, FixedSizeSampled, ReshuffledEpoch)
@@ -413,11 +432,11 @@ def _check_unsampled(value: object, where: str) -> None:
                 f"{where} holds {type(part).__name__}: a sample of a sample.",
                 fix="Give the outer sampler the combined probability, or charge the two releases separately.",
             )
-        elif isinstance(part, BestOf):
+        elif isinstance(part, OtherEvent):
             raise EventError(
-                f"{where} holds BestOf: a search on a sample.",
-                why="No theorem here says what sampling saves when the best of several runs is published.",
-                fix="Sample inside the candidates of the search.",
+                f"{where} holds {type(part).__name__}, which is not sampled as a whole.",
+                why="No theorem here says what sampling saves there.",
+                fix="Sample inside of what it holds.",
             )
     _refuse_disjoint((value,), where)  # type: ignore[arg-type]
 
@@ -463,8 +482,8 @@ def is_silent(event: Event) -> bool:
         return is_silent(event.event)
     if isinstance(event, Composed):
         return all(is_silent(part) for part in event.events)
-    if isinstance(event, BestOf):
-        return all(is_silent(candidate) for candidate in event.candidates)
+    if isinstance(event, OtherEvent):
+        return all(is_silent(each) for each in event.held)
     if isinstance(event, Disjoint):
         return all(is_silent(part) for part in event.parts)
     return event.count == 0 or is_silent(event.event)
@@ -486,8 +505,8 @@ def is_noiseless(event: Event) -> bool:
         return is_noiseless(event.event)
     if isinstance(event, Composed):
         return any(is_noiseless(part) for part in event.events)
-    if isinstance(event, BestOf):
-        return any(is_noiseless(candidate) for candidate in event.candidates)
+    if isinstance(event, OtherEvent):
+        return any(is_noiseless(each) for each in event.held)
     if isinstance(event, Disjoint):
         return any(is_noiseless(part) for part in event.parts)
     return event.count > 0 and is_noiseless(event.event)

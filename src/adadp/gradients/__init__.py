@@ -1,4 +1,4 @@
-"""Per-example gradients: captured as pairs of activations, reduced to norms, weighted sums and clamped sums."""
+"""Per-example gradients: captured as pairs of activations, reduced to norms and sums."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from adadp.gradients.layout import Layout
 from adadp.gradients.owners import Owners
 from adadp.gradients.probe_records import Loss, check_leading, undisturbed
 from adadp.gradients.recorder import Recorder, Use
-from adadp.gradients.regions import CallLayout, LossModule, Region, differentiable_leaves
+from adadp.gradients.regions import CallLayout, Region, differentiable_leaves, hooked
 
 
 @dataclass(frozen=True)
@@ -48,45 +48,26 @@ class _Attributing(Recorder):
         return output
 
     def _kept(self, use: Use, output: Tensor) -> Tensor:
-        layout = self._layouts.get(use.key)
-        own = (
+        layout, belongs = self._layouts.get(use.key), self._owners.belongs
+        if (
             layout is not None
-            and (
-                use.input is None
-                or layout.input is None
-                or self._owners.belongs(use.input, layout.input, self._records)
-            )
-            and self._owners.belongs(output, layout.output, self._records)
-        )
-        if own and layout is not None:
+            and (use.input is None or layout.input is None or belongs(use.input, layout.input, self._records))
+            and belongs(output, layout.output, self._records)
+        ):
             return self._owners.claim(output, layout.output, self._records)
         self.astray |= {target.name: self._owners.reason() for target in use.targets.values()}
         return output
 
 
-def attribute(
-    model: nn.Module,
-    loss: Loss,
-    batch: Sequence[Any],
-    blueprint: Blueprint,
-    owners: Owners,
-) -> Attribution:
+def attribute(model: nn.Module, loss: Loss, batch: Sequence[Any], blueprint: Blueprint, owners: Owners) -> Attribution:
     """Follow ``batch``, which is public, through ``model``. An ``owners`` used before knows what models remember."""
     records, parameters = check_leading(batch), trained_parameters(model)
     recorder = _Attributing(parameters, blueprint, owners, records)
     owners.next_pass()
     owners.give(batch)
-    inner = [region for region in blueprint.regions if not isinstance(region.module, LossModule)]
-    handles = [
-        region.module.register_forward_hook(_region_check(region, recorder, owners, records), with_kwargs=True)
-        for region in inner
-    ]
-    try:
-        with undisturbed(model), torch.enable_grad(), owners, recorder:
-            losses = check_losses(loss(model, *batch), records)
-    finally:
-        for handle in handles:
-            handle.remove()
+    checks = [(region, _region_check(region, recorder, owners, records)) for region in blueprint.inner]
+    with hooked(checks), undisturbed(model), torch.enable_grad(), owners, recorder:
+        losses = check_losses(loss(model, *batch), records)
     if owners.lost is None and (name := _own_backward(losses)) is not None:
         owners.lost = f"{name}, a torch.autograd.Function with a backward pass of its own,"
     if owners.lost is not None or not owners.belongs(losses, Layout(0), records):

@@ -1,4 +1,4 @@
-"""Per-example gradients of a model, without making them: norms, weighted and clamped sums of a batch of records."""
+"""Per-example gradients of a model, without making them: norms and weighted sums of a batch of records."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.gradients.batchnorm import refuse_batch_statistics
-from adadp.gradients.capture import Capture, wide
+from adadp.gradients.batch_statistics import refuse_batch_statistics
+from adadp.gradients.capture import Capture, accumulation_dtype, given
 from adadp.gradients.inspection import one_per_record, trained_parameters
 from adadp.gradients.oracle import loop_gradients, loop_losses, picked
 from adadp.gradients.passes import run_alone, run_batch
-from adadp.gradients.probe_records import Loss, check_leading, way_for
+from adadp.gradients.probe_records import Loss, check_leading, probe_records_for
 from adadp.gradients.proof import proved_blueprint
 from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
@@ -32,7 +32,7 @@ class GradientEngine:
     """Gets norms and weighted sums of per-example gradients from one forward and one backward pass.
 
     ``model`` is any ``nn.Module``, used as it is; ``loss(model, *batch)`` returns one number per record; ``like`` is a
-    batch of which only shapes and dtypes are read. Building the engine runs the model on a few made-up records, or on
+    batch of which only shapes and dtypes are read. Building the engine runs the model on a few probe records, or on
     some of ``example``, public records of the user's own, for models that take sensible input only. It follows the
     records through the model and compares gradients with plain autograd's. What has no closed form, or moves records,
     goes a generic way (``notes`` says which), and a model that mixes records is refused. All that holds for the mode
@@ -48,8 +48,7 @@ class GradientEngine:
     a path that was not seen then            its records are computed one at a time
     =======================================  =========================================================================
 
-    The backward pass goes through activations only: parameter gradients are never computed by autograd, and per-example
-    gradients never exist where a closed form does.
+    The backward pass goes through activations only, and per-example gradients never exist where a closed form does.
     """
 
     def __init__(
@@ -70,8 +69,8 @@ class GradientEngine:
                 why="What compiled code does with records cannot be followed.",
                 fix="Pass the model as it was before it was compiled.",
             )
-        self._way = way_for(model, loss, like, example)
-        self._blueprint = proved_blueprint(model, loss, self._way)
+        self._probes = probe_records_for(model, loss, like, example)
+        self._blueprint = proved_blueprint(model, loss, self._probes)
         self.notes = self._blueprint.notes
         self._modes = [(module, module.training) for module in model.modules()]
 
@@ -91,7 +90,10 @@ class GradientEngine:
 
     def zeros(self) -> dict[str, Tensor]:
         """A sum of nothing: what an empty batch contributes."""
-        return {name: torch.zeros_like(value, dtype=wide(value.dtype)) for name, value in self._parameters.items()}
+        return {
+            name: torch.zeros_like(value, dtype=accumulation_dtype(value.dtype))
+            for name, value in self._parameters.items()
+        }
 
     @torch.no_grad()
     def losses_along(self, batch: Sequence[Any], direction: Mapping[str, Tensor], lengths: Sequence[float]) -> Tensor:
@@ -121,8 +123,8 @@ class GradientEngine:
         return loop_losses(self.model, self.loss, batch, records)
 
     def padding(self, count: int) -> tuple[Any, ...]:
-        """``count`` made-up records, on which the model is known to run: public, to fill up a batch with."""
-        return self._way.batch(count)
+        """``count`` probe records, on which the model is known to run: public, to fill up a batch with."""
+        return self._probes.batch(count)
 
     def alone(self, record: Sequence[Any]) -> Capture:
         """The gradient of a batch of one by plain autograd, in double precision from there on. Sensitive.
@@ -131,7 +133,7 @@ class GradientEngine:
         """
         self._check_modes()
         (grads,) = loop_gradients(self.model, self.loss, record, 1)
-        return Capture(self._parameters, [], {name: value.double().unsqueeze(0) for name, value in grads.items()}, 1)
+        return Capture(self._parameters, given({name: value.double().unsqueeze(0) for name, value in grads.items()}), 1)
 
     def capture(self, batch: Sequence[Any]) -> Capture:
         """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame."""

@@ -1,4 +1,4 @@
-"""Looking a model over on made-up records before it sees a real one.
+"""Looking a model over on probe records before it sees a real one.
 
 Two forward passes, on two and on three random records, show where every layer keeps the records, which parameters no
 rule covers and how much memory a record needs. A model that writes what it saw into a buffer is refused here, before
@@ -8,7 +8,8 @@ any budget is spent. Nothing in this file sees data: only shapes and dtypes of a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +18,10 @@ from torch import Tensor, nn
 
 from adadp.errors import InputError
 from adadp.gradients.layout import Layout, find_layout
-from adadp.gradients.probe_records import Loss, MadeUp, random_states, same, undisturbed
+from adadp.gradients.probe_records import Loss, ProbeRecords, random_states, same, undisturbed
 from adadp.gradients.recorder import Key, Recorder, Use
 from adadp.gradients.regions import Call, CallCollector, CallLayout, LossModule, Region, find_call_layout
-from adadp.gradients.rules import Pair
+from adadp.gradients.rule import Pair
 
 _NUMBER = 4
 """Bytes of the float32 numbers that gradients are kept in."""
@@ -54,6 +55,11 @@ class Blueprint:
     """What rounding a gradient of a batch and of a record alone may differ by, over its length."""
 
     @property
+    def inner(self) -> tuple[Region, ...]:
+        """The regions that are modules of the model."""
+        return tuple(region for region in self.regions if not isinstance(region.module, LossModule))
+
+    @property
     def generic(self) -> frozenset[str]:
         """Names of the parameters that go the generic way."""
         return frozenset(name for region in self.regions for name in region.parameters.values())
@@ -70,7 +76,7 @@ class Blueprint:
 
 @dataclass
 class _Trace:
-    """What one forward pass on made-up records showed."""
+    """What one forward pass on probe records showed."""
 
     recorder: Recorder
     calls: dict[str, list[Call]] = field(default_factory=dict)
@@ -84,11 +90,11 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
 
-def inspect(model: nn.Module, loss: Loss, *, way: MadeUp, demoted: Mapping[str, str]) -> Blueprint:
+def inspect(model: nn.Module, loss: Loss, *, probes: ProbeRecords, demoted: Mapping[str, str]) -> Blueprint:
     """The blueprint of ``model``; parameters in ``demoted`` (name to reason) are sent to the whole-loss region."""
     parameters = trained_parameters(model)
-    with way.parameters(model):
-        two, three = (_trace(model, loss, way.batch(records), records) for records in (2, 3))
+    with probes.parameters(model):
+        two, three = (_trace(model, loss, probes.batch(records), records) for records in (2, 3))
     layouts = _use_layouts(two.recorder.uses, three.recorder.uses)
     generic: dict[str, tuple[str, tuple[str, ...]]] = {}  # name -> what used it, modules all its uses happened in
     for other in three.recorder.others:
@@ -115,17 +121,17 @@ def inspect(model: nn.Module, loss: Loss, *, way: MadeUp, demoted: Mapping[str, 
 
 
 def _scale_shapes(
-    uses: Sequence[Use], generic: Iterable[str], parameters: Mapping[str, nn.Parameter]
+    uses: Sequence[Use], generic: Container[str], parameters: Mapping[str, nn.Parameter]
 ) -> dict[str, tuple[int, ...]]:
     """As the rule of its uses says. Where they disagree or there is no rule, one number for the whole parameter."""
-    found: dict[str, set[tuple[int, ...]]] = {name: set() for name in parameters}
+    found: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
     for use in uses:
         for slot, target in use.targets.items():
-            found[target.name].add(use.rule.scale_shape(slot, tuple(parameters[target.name].shape)))
-    for name in generic:
-        found[name].clear()
-    one = {name: (1,) * value.dim() for name, value in parameters.items()}
-    return {name: next(iter(shapes)) if len(shapes) == 1 else one[name] for name, shapes in found.items()}
+            if target.name not in generic:
+                found[target.name].add(use.rule.scale_shape(slot, tuple(parameters[target.name].shape)))
+    return {
+        name: found[name].pop() if len(found[name]) == 1 else (1,) * value.dim() for name, value in parameters.items()
+    }
 
 
 def _instance_size(use: Use, layout: UseLayout, parameters: Mapping[str, nn.Parameter]) -> int:
@@ -186,35 +192,26 @@ def one_per_record(losses: object, records: int) -> Tensor:
 @contextlib.contextmanager
 def _watched(model: nn.Module, trace: _Trace) -> Iterator[None]:
     """Tells the recorder which modules run, and keeps their calls and whether they drew random numbers."""
-    handles = []
+    paths = {module: path for path, module in model.named_modules()}
+    collectors: defaultdict[str, CallCollector] = defaultdict(CallCollector)
     states: list[list[Tensor]] = []
 
-    def enter(path: str) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            trace.recorder.modules.append(path)
-            states.append(random_states(model))
+    def enter(module: nn.Module, _: Any) -> None:
+        trace.recorder.modules.append(paths[module])
+        states.append(random_states(model))
 
-        return hook
+    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        path = trace.recorder.modules.pop()
+        if not all(map(torch.equal, states.pop(), random_states(model))):
+            trace.random.add(path)
+        collectors[path](module, args, kwargs, output)
+        trace.calls[path] = collectors[path].calls
 
-    def leave(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            trace.recorder.modules.pop()
-            if not all(map(torch.equal, states.pop(), random_states(model))):
-                trace.random.add(path)
-            collector = CallCollector()
-            collector(module, args, kwargs, output)
-            trace.calls.setdefault(path, []).extend(collector.calls)
-
-        return hook
-
-    for path, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(enter(path)))
-        handles.append(module.register_forward_hook(leave(path), with_kwargs=True))
-    try:
+    with contextlib.ExitStack() as handles:
+        for module in paths:
+            handles.callback(module.register_forward_pre_hook(enter).remove)
+            handles.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
@@ -239,17 +236,15 @@ def _use_layouts(two: Sequence[Use], three: Sequence[Use]) -> dict[Key, UseLayou
     layouts = {}
     for use in three:
         other = pairs.get(use.key)
-        if other is None or other.rule.__class__ is not use.rule.__class__:
+        if other is None or type(other.rule) is not type(use.rule):
             continue
-        output = find_layout(other.output_shape, use.output_shape)
-        given = None
+        output, given = find_layout(other.output_shape, use.output_shape), None
         if use.input is not None and other.input is not None:
             given = find_layout(other.input.shape, use.input.shape)
             if given is None:
                 continue
-        if output is None or not _usable(use, given, output):
-            continue
-        layouts[use.key] = UseLayout(given, output)
+        if output is not None and _usable(use, given, output):
+            layouts[use.key] = UseLayout(given, output)
     return layouts
 
 

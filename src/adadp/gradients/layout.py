@@ -1,4 +1,4 @@
-"""Where the records are in a tensor: found by running the model on two and on three made-up records."""
+"""Where the records are in a tensor: found by running the model on two and on three probe records."""
 
 from __future__ import annotations
 

@@ -37,6 +37,10 @@ _COPYING = frozenset({"tensor", "as_tensor", "asarray", "new", "new_tensor"})
 """Functions that make a tensor of plain numbers, and take tensors for these without a kernel."""
 
 
+_NOT_THE_MODELS = ("torch.", "adadp.gradients.", "adadp.app.gradient_rules.")
+"""Modules whose lines are no lines of a model."""
+
+
 class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the owners of all numbers through what happens inside. One object sees one pass, or several one after
     the other: what an earlier pass left behind is mixed for the next.
@@ -169,10 +173,11 @@ class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _found(self, name: str, func: Any, arguments: Arguments, made: list[Tensor]) -> list[Tensor]:
         """The owners of what a kernel made; where its rule does not fit the shapes, the join of everything."""
-        rule = rule_for(name, func)
+        rule, arguments.made = rule_for(name, func), made
         with contextlib.suppress(RuntimeError):
-            found = None if rule is None else rule(arguments, made)
+            found = None if rule is None else rule(arguments)
             if found is not None:
+                found = found if isinstance(found, list) else [found] * len(made)
                 return [owners.expand(leaf.shape) for leaf, owners in zip(made, found, strict=True)]
         everything = joined([self.of(value) for value in arguments.tensors()])
         return [everything] * len(made)
@@ -206,7 +211,7 @@ def line_of_the_model() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if not module.startswith(("torch.", "adadp.gradients.")) and module != "torch":
+        if not module.startswith(_NOT_THE_MODELS) and module != "torch":
             return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
         if frame.f_back is None:
             break

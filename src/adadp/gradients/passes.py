@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from adadp.errors import InputError
-from adadp.gradients.capture import Capture, Piece, exactly, wide
+from adadp.gradients.capture import Capture, Piece, accumulation_dtype, full_precision, given
 from adadp.gradients.inspection import Blueprint, check_losses
 from adadp.gradients.probe_records import Loss, check_leading
 from adadp.gradients.recorder import Recorder, Target, Use
-from adadp.gradients.regions import Call, CallCollector, LossModule, Region, UnseenPath, autocast_dtype, check_unchanged
-from adadp.gradients.rules import LinearRule, Pair, Rule
+from adadp.gradients.regions import CallCollector, Region, UnseenPath, autocast_dtype, check_unchanged, hooked
+from adadp.gradients.rule import Pair, Rule
 
 
 def run_batch(
@@ -28,126 +28,92 @@ def run_batch(
     """
     records = check_leading(batch)
     if records == 0:
-        return Capture(parameters, [], {}, 0)
+        return Capture(parameters, [], 0)
     if blueprint.all_alone:
         return run_alone(parameters, batch, blueprint.regions[0])
     recorder = Recorder(parameters, skip=blueprint.generic)
-    collectors = [CallCollector() for _ in blueprint.regions]
-    inner = [
-        (region, collector)
-        for region, collector in zip(blueprint.regions, collectors, strict=True)
-        if not isinstance(region.module, LossModule)
-    ]
-    handles = [region.module.register_forward_hook(collector, with_kwargs=True) for region, collector in inner]
-    try:
-        with torch.enable_grad(), recorder:
-            losses = check_losses(loss(model, *batch), records)
-    finally:
-        for handle in handles:
-            handle.remove()
-    for region, collector in inner:
-        check_unchanged(region.path, collector.calls)
+    collectors = {region.path: CallCollector() for region in blueprint.inner}
+    hooks = [(region, collectors[region.path]) for region in blueprint.inner]
+    with hooked(hooks), torch.enable_grad(), recorder:
+        losses = check_losses(loss(model, *batch), records)
+    for path, collector in collectors.items():
+        check_unchanged(path, collector.calls)
     for use in recorder.uses:
         use.checked_input()
     if recorder.others or recorder.calls_made not in blueprint.calls_made:
         raise UnseenPath
     edges = [use.edge for use in recorder.uses]
-    edges += [edge for collector in collectors for call in collector.calls for edge in call.edges if edge is not None]
-    grads: Sequence[Tensor | None] = ()
-    if edges:
-        grads = torch.autograd.grad(losses.sum(), edges, allow_unused=True)
+    calls = [call for collector in collectors.values() for call in collector.calls]
+    edges += [edge for call in calls for edge in call.edges if edge is not None]
+    grads = torch.autograd.grad(losses.sum(), edges, allow_unused=True) if edges else ()
     autocast = autocast_dtype([losses])
-    with exactly(losses.device):
+    with full_precision(losses.device):
         pieces = _pieces(recorder.uses, grads, blueprint, records)
         rest = iter(grads[len(recorder.uses) :])
-        given: dict[str, Tensor] = {}
-        for region, collector in zip(blueprint.regions, collectors, strict=True):
-            if isinstance(region.module, LossModule):
-                given |= region.of_the_loss(batch, losses.device, autocast)
-            else:
-                given |= region.per_example(collector.calls, _output_grads(collector.calls, rest), records)
-        given = {name: value.to(wide(value.dtype)) for name, value in given.items()}
-        return Capture(parameters, pieces, given, records)
+        generic: dict[str, Tensor] = {}
+        for region in blueprint.regions:
+            if region.path not in collectors:
+                generic |= region.of_the_loss(batch, losses.device, autocast)
+                continue
+            calls = collectors[region.path].calls
+            output_grads = [[None if edge is None else next(rest) for edge in call.edges] for call in calls]
+            generic |= region.per_example(calls, output_grads, records)
+        return Capture(parameters, [*pieces, *given(generic)], records)
 
 
 def run_alone(parameters: Mapping[str, nn.Parameter], batch: Sequence[Any], region: Region) -> Capture:
     """Every record's gradient of the whole loss, by ``region``: right whatever the model does with a batch."""
     first = next(iter(parameters.values()))
     with torch.no_grad():
-        given = region.of_the_loss(batch, first.device, autocast_dtype([first]))
-    widened = {name: value.to(wide(value.dtype)) for name, value in given.items()}
-    return Capture(parameters, [], widened, check_leading(batch))
-
-
-def _output_grads(calls: Sequence[Call], grads: Iterator[Tensor | None]) -> list[list[Tensor | None]]:
-    return [[None if edge is None else next(grads) for edge in call.edges] for call in calls]
+        gradients = region.of_the_loss(batch, first.device, autocast_dtype([first]))
+    return Capture(parameters, given(gradients), check_leading(batch))
 
 
 def _pair(use: Use, grad: Tensor, blueprint: Blueprint, records: int) -> Pair:
-    layout = blueprint.layouts.get(use.key)
-    value = use.checked_input()
-    if (
-        layout is None
-        or not layout.output.fits(grad.shape, records)
-        or (value is not None and layout.input is not None and not layout.input.fits(value.shape, records))
-    ):
+    layout, value = blueprint.layouts.get(use.key), use.checked_input()
+    if layout is None or not layout.output.fits(grad.shape, records):
         raise UnseenPath
-    needed = value if "weight" in use.targets else None
-    return Pair(
-        None
-        if needed is None or layout.input is None
-        else _widened(layout.input.records_first(needed.detach(), records)),
-        _widened(layout.output.records_first(grad, records)),
-        tuple(use.targets),
-    )
+    given = None
+    if value is not None and layout.input is not None:
+        if not layout.input.fits(value.shape, records):
+            raise UnseenPath
+        if "weight" in use.targets:
+            given = _widened(layout.input.records_first(value.detach(), records))
+    return Pair(given, _widened(layout.output.records_first(grad, records)), tuple(use.targets))
 
 
 def _widened(value: Tensor) -> Tensor:
-    return value if not value.is_floating_point() else value.to(wide(value.dtype))
+    return value.to(accumulation_dtype(value.dtype)) if value.is_floating_point() else value
 
 
 def _pieces(uses: Sequence[Use], grads: Sequence[Tensor | None], blueprint: Blueprint, records: int) -> list[Piece]:
     """Pairs with the records first, one piece per set of parameters; several uses of one parameter stay together."""
-    by_target: defaultdict[Target, list[tuple[Rule, Pair, str]]] = defaultdict(list)
-    singles: list[tuple[Rule, Pair, Mapping[str, Target]]] = []
-    uses_of: defaultdict[Target, int] = defaultdict(int)
-    for use in uses:
-        for target in use.targets.values():
-            uses_of[target] += 1
+    uses_of = Counter(target for use in uses for target in use.targets.values())
+    pieces: list[Piece] = []
+    shared: defaultdict[Target, list[tuple[Rule, Pair]]] = defaultdict(list)
     for use, grad in zip(uses, grads, strict=False):
         if grad is None:  # the loss does not depend on this use
             continue
         pair = _pair(use, grad, blueprint, records)
         alone = tuple(slot for slot in pair.slots if uses_of[use.targets[slot]] == 1)
         if alone:
-            singles.append((use.rule, pair.only(alone), {slot: use.targets[slot] for slot in alone}))
+            pieces.append(Piece(((use.rule, pair.only(alone)),), {slot: use.targets[slot] for slot in alone}))
         for slot in pair.slots:
             if slot not in alone:
-                by_target[use.targets[slot]].append((use.rule, pair.only((slot,)), slot))
-    pieces = [Piece(((rule, pair),), targets) for rule, pair, targets in singles]
-    for target, several in by_target.items():
-        slots = {slot for _, _, slot in several}
-        slot = next(iter(slots))
+                shared[use.targets[slot]].append((use.rule, pair.only((slot,))))
+    for target, several in shared.items():
+        slots = {slot for _, pair in several for slot in pair.slots}
         if len(slots) > 1:
             raise InputError(
                 f"{target.name} is used as a weight in one place and as a bias in another.",
                 fix="Give the two places parameters of their own.",
             )
-        pieces.append(Piece(_joined([(rule, pair) for rule, pair, _ in several]), {slot: target}))
+        pieces.append(Piece(_joined(several), {slots.pop(): target}))
     return pieces
 
 
 def _joined(uses: list[tuple[Rule, Pair]]) -> tuple[tuple[Rule, Pair], ...]:
-    """A linear layer called several times is one linear layer over all positions: its closed forms hold again."""
+    """Several uses of one parameter as one, where their rule knows how."""
     rule = uses[0][0]
-    if not isinstance(rule, LinearRule) or any(other != rule for other, _ in uses):
-        return tuple(uses)
-    grads = torch.cat([_with_positions(pair.output_grad) for _, pair in uses], dim=1)
-    inputs = [pair.input for _, pair in uses]
-    first = inputs[0]
-    joined = None if first is None else torch.cat([_with_positions(each) for each in inputs if each is not None], dim=1)
-    return ((rule, Pair(joined, grads, uses[0][1].slots)),)
-
-
-def _with_positions(rows: Tensor) -> Tensor:
-    return rows.unsqueeze(1) if rows.dim() == 2 else rows.flatten(1, -2)
+    pair = rule.joined([pair for _, pair in uses]) if all(other == rule for other, _ in uses) else None
+    return tuple(uses) if pair is None else ((rule, pair),)

@@ -20,7 +20,7 @@ Loss = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
-class MadeUp:
+class ProbeRecords:
     """How records are made up: everything in them varies, as far as the model can take it."""
 
     like: tuple[Any, ...]
@@ -66,7 +66,7 @@ class MadeUp:
             made.append(value.to(device=leaf.device, dtype=leaf.dtype))
         return tuple(tree_unflatten(made, spec))
 
-    def plainer(self) -> tuple[MadeUp, ...]:
+    def plainer(self) -> tuple[ProbeRecords, ...]:
         """Other ways, for which a model may take another path: a mask that hides everything, or nothing."""
         if self.own is not None:
             return ()
@@ -105,7 +105,9 @@ _WIDER = ((0, 64), (0, 17), (0, 5), (0, 3), (1, 64), (1, 17), (1, 5), (1, 3))
 """Ranges of integers, tried for every integer tensor on its own: words, classes, and lengths that may not be 0."""
 
 
-def way_for(model: nn.Module, loss: Loss, like: Sequence[Any], example: Sequence[Any] | None = None) -> MadeUp:
+def probe_records_for(
+    model: nn.Module, loss: Loss, like: Sequence[Any], example: Sequence[Any] | None = None
+) -> ProbeRecords:
     """The first way of making up records for which the loss runs and is finite; nothing is left behind.
 
     Integers get the widest range the model takes. On a GPU they stay below 2: an index out of range ends the process.
@@ -115,47 +117,47 @@ def way_for(model: nn.Module, loss: Loss, like: Sequence[Any], example: Sequence
     integers = [
         leaf for leaf in leaves if not (leaf.is_floating_point() or leaf.is_complex() or leaf.dtype == torch.bool)
     ]
-    bases = [MadeUp(tuple(like), (each,) * len(integers), truth, uniform) for each, truth, uniform in _BASES]
+    bases = [ProbeRecords(tuple(like), (each,) * len(integers), truth, uniform) for each, truth, uniform in _BASES]
     if example is not None:
-        bases = [MadeUp(tuple(like), (), own=_checked(example, like))]
-    runs: MadeUp | None = None
+        bases = [ProbeRecords(tuple(like), (), own=_checked(example, like))]
+    runs: ProbeRecords | None = None
     first: Exception | None = None
-    for way in (*bases, *(replace(way, perturbed=False) for way in bases)):
-        losses = _tried(model, loss, way)
+    for probes in (*bases, *(replace(probes, perturbed=False) for probes in bases)):
+        losses = _tried(model, loss, probes)
         if isinstance(losses, Exception):
             first = first or losses
         elif not isinstance(losses, Tensor) or bool(torch.isfinite(losses).all()):
-            return way if way.own is not None else _widened(model, loss, way, integers)
+            return probes if probes.own is not None else _widened(model, loss, probes, integers)
         else:
-            runs = runs or way
+            runs = runs or probes
     if runs is not None:
         return runs
     raise InputError(
-        f"The loss fails on {'made-up records' if example is None else 'the example records'}: {first}",
+        f"The loss fails on {'probe records' if example is None else 'the example records'}: {first}",
         why="Before it sees a real record the model is run on two and on three public records of the data's shapes.",
         fix="Pass example= with a few public records of your own that the model can take, and check that "
         "loss(model, *batch) runs for batches of two and three records.",
     ) from first
 
 
-def _widened(model: nn.Module, loss: Loss, way: MadeUp, integers: Sequence[Tensor]) -> MadeUp:
+def _widened(model: nn.Module, loss: Loss, probes: ProbeRecords, integers: Sequence[Tensor]) -> ProbeRecords:
     for place, leaf in enumerate(integers):
         if leaf.device.type != "cpu":
             continue
         for wider in _WIDER:
-            trial = replace(way, integers=(*way.integers[:place], wider, *way.integers[place + 1 :]))
+            trial = replace(probes, integers=(*probes.integers[:place], wider, *probes.integers[place + 1 :]))
             losses = _tried(model, loss, trial)
             if isinstance(losses, Tensor) and bool(torch.isfinite(losses).all()):
-                way = trial
+                probes = trial
                 break
-    return way
+    return probes
 
 
-def _tried(model: nn.Module, loss: Loss, way: MadeUp) -> object:
+def _tried(model: nn.Module, loss: Loss, probes: ProbeRecords) -> object:
     """What the loss gives for three records, or why it does not."""
     try:
-        with undisturbed(model), way.parameters(model), torch.no_grad():
-            return loss(model, *way.batch(3, extremes=True))
+        with undisturbed(model), probes.parameters(model), torch.no_grad():
+            return loss(model, *probes.batch(3, extremes=True))
     except InputError:
         raise
     except (RuntimeError, ValueError, IndexError, ArithmeticError) as error:

@@ -26,12 +26,12 @@ from torch.utils._pytree import tree_map
 
 from adadp.errors import InputError
 from adadp.gradients.attribution import attribute
-from adadp.gradients.capture import Capture, wide
+from adadp.gradients.capture import Capture, accumulation_dtype
 from adadp.gradients.inspection import Blueprint, inspect, trained_parameters
 from adadp.gradients.oracle import loop_gradients, loop_losses
 from adadp.gradients.owners import Owners
 from adadp.gradients.passes import run_batch
-from adadp.gradients.probe_records import Loss, MadeUp, random_states, undisturbed
+from adadp.gradients.probe_records import Loss, ProbeRecords, random_states, undisturbed
 from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import LossModule, RefusedByVmap, UnseenPath
 
@@ -45,17 +45,17 @@ _SHARP = 5e-3
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def proved_blueprint(model: nn.Module, loss: Loss, way: MadeUp) -> Blueprint:
+def proved_blueprint(model: nn.Module, loss: Loss, probes: ProbeRecords) -> Blueprint:
     """A blueprint whose gradients equal plain autograd's; a model that mixes records is refused.
 
     A parameter that cannot be followed, or whose gradients disagree (used where the recorder cannot see it, or where
     records are laid out in an unusual way) is tried once more the generic way, as a part of the whole loss.
     """
-    proof = _Proof(model, loss, way)
+    proof = _Proof(model, loss, probes)
     demoted: dict[str, str] = {}
     while True:
         try:
-            blueprint = inspect(model, loss, way=way, demoted=demoted)
+            blueprint = inspect(model, loss, probes=probes, demoted=demoted)
             blueprint, astray = proof.followed(blueprint)
             if not set(astray) <= set(demoted):
                 demoted |= astray
@@ -83,15 +83,15 @@ def proved_blueprint(model: nn.Module, loss: Loss, way: MadeUp) -> Blueprint:
 class _Proof:
     """Compares a blueprint's gradients with plain autograd's; every method leaves the model as it was."""
 
-    def __init__(self, model: nn.Module, loss: Loss, way: MadeUp) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, probes: ProbeRecords) -> None:
         self._model = model
         self._loss = loss
-        self._way = way
+        self._probes = probes
         self._parameters = trained_parameters(model)
         self._groups = [[name] for name in self._parameters]
         self._draws = []
         for draw in range(_DRAWS):
-            batch, others = (way.batch(RECORDS, seed=seed + draw) for seed in (2016, 2116))
+            batch, others = (probes.batch(RECORDS, seed=seed + draw) for seed in (2016, 2116))
             self._draws.append((batch, _replaced(batch, others, draw)))
         self.random = False
         """Whether the model drew random numbers."""
@@ -106,17 +106,17 @@ class _Proof:
         One record repeated, two, three and eleven times: if the calls depend on how many records there are, no sequence
         stands for a real batch. Different records, drawn twice; and some with plain masks, which may take another path.
         """
-        repeated = [self._way.batch(count, seed=2216, repeated=True) for count in _COUNTS]
+        repeated = [self._probes.batch(count, seed=2216, repeated=True) for count in _COUNTS]
         drawn = [batch for batch, _ in self._draws]
         astray: dict[str, str] = {}
         calls: list[int] = []
         owners = Owners()
-        with self._way.parameters(self._model):
+        with self._probes.parameters(self._model):
             for batch in (*repeated, *drawn):
                 found = attribute(self._model, self._loss, batch, blueprint, owners)
                 astray = {**found.astray, **astray}
                 calls.append(found.calls_made)
-            for plain in self._way.plainer():
+            for plain in self._probes.plainer():
                 try:
                     found = attribute(self._model, self._loss, plain.batch(RECORDS), blueprint, owners)
                 except (RuntimeError, ValueError, IndexError, ArithmeticError):
@@ -155,7 +155,7 @@ class _Proof:
         """Trained parameters whose gradients for public records are not those of plain autograd."""
         wrong: set[str] = set()
         for batch, other in self._draws:
-            with undisturbed(self._model), self._way.parameters(self._model):
+            with undisturbed(self._model), self._probes.parameters(self._model):
                 wrong |= self._disagreements(blueprint, batch, other)
         return wrong
 
@@ -283,7 +283,7 @@ class _Proof:
             name
             for mine, theirs in zip(got, want, strict=True)
             for name, parameter in self._parameters.items()
-            if not float((mine[name] - theirs[name].to(wide(parameter.dtype))).norm())
+            if not float((mine[name] - theirs[name].to(accumulation_dtype(parameter.dtype))).norm())
             <= rounding * float(theirs[name].norm()) + slack
         }
 

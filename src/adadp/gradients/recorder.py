@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from adadp.errors import InputError
-from adadp.gradients.attention import attention
-from adadp.gradients.calls import Reading, read_call
-from adadp.gradients.rules import Rule
+from adadp.gradients.readers import Reading, WrittenOut, read_call
+from adadp.gradients.rule import Rule
 
 DESCRIBING = frozenset(
     {"__get__", "__hash__", "__len__", "_is_view", "can_cast", "data_ptr", "dim", "element_size", "get_device",
@@ -127,10 +125,10 @@ class Recorder(TorchFunctionMode):
         found = [target for value in _tensors(given) if (target := self._targets.get(id(value))) is not None]
         if not found or not torch.is_grad_enabled():
             return self._told(func, given, func(*args, **kwargs))
-        if func is F.multi_head_attention_forward and args and args[0].dim() == 3:
-            with self:
-                return attention(*args, **kwargs, part=self._part)
         reading = read_call(func, args, kwargs)  # first: it may refuse what the call would do
+        if isinstance(reading, WrittenOut):
+            with self:
+                return reading.run(part=self._part)
         output = func(*args, **kwargs)
         for leaf in _tensors((output,)):
             # A conversion to the dtype it has already gives back the parameter itself: no use.

@@ -7,8 +7,9 @@ that does not mix records.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,12 +137,12 @@ class Region:
     def _vectorised(self, call: Call, layout: CallLayout, cotangents: Sequence[Tensor]) -> dict[str, Tensor]:
         leaves, spec = tree_flatten((call.args, call.kwargs))
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        held = [i for i, each in enumerate(layout.inputs) if each is not None]
+        held = [(place, each.dim) for place, each in enumerate(layout.inputs) if each is not None]
 
         def product(values: dict[str, Tensor], inputs: list[Tensor], cotangent: list[Tensor]) -> Tensor:
             filled = list(leaves)
-            for place, value in zip(held, inputs, strict=True):
-                filled[place] = value.unsqueeze(_dim(layout.inputs[place]))
+            for (place, dim), value in zip(held, inputs, strict=True):
+                filled[place] = value.unsqueeze(dim)
             args, kwargs = tree_unflatten(filled, spec)
             outputs = differentiable_leaves(functional_call(self.module, values, args, kwargs))
             parts = [
@@ -150,11 +151,11 @@ class Region:
             ]
             return torch.stack(parts).sum()
 
-        in_dims = (None, [_dim(layout.inputs[i]) for i in held], [each.dim for each in layout.outputs])
+        in_dims = (None, [dim for _, dim in held], [each.dim for each in layout.outputs])
         mapped = vmap(grad(product), in_dims=in_dims, randomness="different")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")  # the note has said so already
-            grads = mapped(self._values(), [leaves[i] for i in held], list(cotangents))
+            grads = mapped(self._values(), [leaves[place] for place, _ in held], list(cotangents))
         return {self.parameters[local]: value for local, value in grads.items()}
 
     def _looped(self, call: Call, layout: CallLayout, cotangents: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -170,23 +171,28 @@ class Region:
             args, kwargs = tree_unflatten(filled, spec)
             with torch.enable_grad():
                 outputs = differentiable_leaves(functional_call(self.module, values, args, kwargs))
-            chosen = [
-                ct.narrow(each.dim, record, 1).to(output.dtype)
-                for ct, each, output in zip(cotangents, layout.outputs, outputs, strict=True)
-            ]
             # A record may take no part (none of its words is masked): then its output depends on no parameter.
-            taking_part = [each for each, output in enumerate(outputs) if output.requires_grad]
+            taking_part = [
+                (output, ct.narrow(each.dim, record, 1).to(output.dtype))
+                for output, each, ct in zip(outputs, layout.outputs, cotangents, strict=True)
+                if output.requires_grad
+            ]
             grads: Sequence[Tensor | None] = [None] * len(values)
             if taking_part:
-                grads = torch.autograd.grad(
-                    [outputs[each] for each in taking_part],
-                    list(values.values()),
-                    [chosen[each] for each in taking_part],
-                    allow_unused=True,
-                )
+                parts, chosen = zip(*taking_part, strict=True)
+                grads = torch.autograd.grad(parts, list(values.values()), chosen, allow_unused=True)
             for (local, value), each_grad in zip(values.items(), grads, strict=True):
                 rows[local].append(torch.zeros_like(value) if each_grad is None else each_grad.detach())
         return {self.parameters[local]: torch.stack(each) for local, each in rows.items()}
+
+
+@contextlib.contextmanager
+def hooked(hooks: Sequence[tuple[Region, Callable[..., None]]]) -> Iterator[None]:
+    """Inside, every hook is told of the calls of its region's module."""
+    with contextlib.ExitStack() as stack:
+        for region, hook in hooks:
+            stack.callback(region.module.register_forward_hook(hook, with_kwargs=True).remove)
+        yield
 
 
 def check_unchanged(path: str, calls: Sequence[Call]) -> None:
@@ -240,8 +246,3 @@ def find_call_layout(two: Call, three: Call) -> CallLayout | None:
     if not outputs or any(each is None or each.per_record != 1 for each in outputs):
         return None
     return CallLayout(tuple(inputs), tuple(each for each in outputs if each is not None))
-
-
-def _dim(layout: Layout | None) -> int:
-    assert layout is not None
-    return layout.dim

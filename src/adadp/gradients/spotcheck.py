@@ -2,8 +2,7 @@
 
 The proof holds for the calls a model makes; what Python does between them (a list kept for later, numbers drawn
 elsewhere than by torch) it cannot see. So on a few random steps some records of the batch are computed one at a time by
-plain autograd, and what the engine says of them must be the same up to rounding. Otherwise the run stops, before the
-release. All of this is sensitive and stays here; the error tells nothing of the records.
+plain autograd. If the engine says otherwise the run stops before the release, with an error that tells nothing of them.
 
 What rounding can do is found out, not guessed: where a record differs, it is computed again with parameters that are a
 few roundings off. A gradient that jumps then (huge numbers that cancel, the corner of a ReLU) may differ by as much.

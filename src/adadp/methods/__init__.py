@@ -1,12 +1,9 @@
 """Training methods: how the records of a batch become one bounded vector, and the released vector a gradient.
 
-dpsgd    clip, add, noise (Abadi et al. 2016)
-adadp    the same in coordinates scaled by what was released before: private, the default
-
-Others come from ``adadp.lab.methods``, from packages and from files of the user's own: ``registry``.
+The core has ``dpsgd``: clip, add, noise (Abadi et al. 2016). The default, ``adadp``, is in ``adadp.app.methods``;
+others come from ``adadp.lab.methods``, from packages and from files of the user's own (``adadp.app.texts.methods``).
 """
 
-from adadp.methods.adadp import AdaDp
 from adadp.methods.base import (
     COUNT,
     GRADIENT,
@@ -19,18 +16,13 @@ from adadp.methods.base import (
     Query,
     Tensors,
 )
-from adadp.methods.clipped import ClippedSum, DpSgd
-from adadp.methods.registry import METHODS, parse_method
-from adadp.methods.scales import ColumnScales, ScaleSettings
+from adadp.methods.clipped import ClippedSum, DpSgd, Scales
 
 __all__ = [
     "COUNT",
     "GRADIENT",
-    "METHODS",
-    "AdaDp",
     "Choose",
     "ClippedSum",
-    "ColumnScales",
     "Contribution",
     "Deviations",
     "DpSgd",
@@ -38,7 +30,6 @@ __all__ = [
     "MethodDefaults",
     "Parts",
     "Query",
-    "ScaleSettings",
+    "Scales",
     "Tensors",
-    "parse_method",
 ]

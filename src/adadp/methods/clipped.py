@@ -4,13 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
 from adadp.clipping import AdaptiveClipRule, ClipRule, ClipState
 from adadp.gradients import Capture, GradientEngine
 from adadp.methods.base import COUNT, GRADIENT, Deviations, Method, Parts, Query, Tensors
-from adadp.methods.scales import Scales
+
+
+class Scales(Protocol):
+    """A public diagonal D, made of released values and public numbers alone."""
+
+    inverse: Tensors
+    """D, of shapes that broadcast to the parameters."""
+
+    def apply(self, total: Mapping[str, Tensor]) -> Tensors:
+        """D times a sum of gradients."""
+        ...
+
+    def learn(self, released: Mapping[str, Tensor], deviation: float) -> Tensors:
+        """The gradient that ``released`` amounts to; D may change for the next step."""
+        ...
+
+    def deviations(self, deviation: float) -> Tensors:
+        """The deviation of the noise in that gradient."""
+        ...
+
+    def tensors(self) -> Tensors:
+        """What a checkpoint keeps."""
+        ...
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what ``tensors`` returned."""
+        ...
 
 
 class ClippedSum(Query):

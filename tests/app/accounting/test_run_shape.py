@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adadp.app.accounting.run_shape import RunShape, Sampling, steps_per_epoch
+from adadp.app.schedules import StepDecay
 from adadp.errors import EventError, InputError
 from adadp.events import (
     Composed,
@@ -16,7 +17,7 @@ from adadp.events import (
     ReshuffledEpoch,
     flatten,
 )
-from adadp.schedules import StepDecay, Uniform
+from adadp.schedules import Uniform
 
 ADD, REPLACE, ZERO = Neighbours.ADD_REMOVE, Neighbours.REPLACE_ONE, Neighbours.ZERO_OUT
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from adadp.methods import GRADIENT, AdaDp, ClippedSum, ColumnScales, DpSgd
+from adadp.app.methods.adadp import AdaDp
+from adadp.app.methods.scales import ColumnScales
+from adadp.methods import GRADIENT, ClippedSum, DpSgd
 from adadp.noise import GaussianMechanism
 
 

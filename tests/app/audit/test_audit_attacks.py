@@ -12,8 +12,9 @@ from scipy.stats import ks_2samp
 from adadp import Plan
 from adadp.accounting import accountant
 from adadp.app.audit import Canary, Dirac, Subject, audit_method, lower_bound, run_trials
+from adadp.app.texts.methods import parse_method
 from adadp.errors import InputError
-from adadp.methods import DpSgd, parse_method
+from adadp.methods import DpSgd
 
 NETWORK = {"records": 40, "batch_size": 20, "steps": 6}
 """Small enough for hundreds of runs."""

@@ -10,10 +10,10 @@ from scipy.stats import norm
 
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.audit import Canary, Dirac, Experiment, Subject, optimizer_by_name, run_trials
+from adadp.app.texts.methods import parse_method
 from adadp.errors import InputError
 from adadp.events import flatten
 from adadp.ledger import PlannedBudget
-from adadp.methods import parse_method
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
 

@@ -91,7 +91,7 @@ def test_info_of_weights_says_what_they_were_trained_on(nothing_can_be_had):
     facts = json.loads(run("info", "efficientnet-lite0", "--json"))
     entry = WEIGHTS["efficientnet-lite0"]
     assert facts["cache"] == str(nothing_can_be_had / "efficientnet-lite0")
-    assert [file["sha256"] for file in facts["files"]] == [entry.file.sha256]
+    assert [file["sha256"] for file in facts["files"]] == [entry.files[0].sha256]
     for said in (
         entry.trained_on,
         entry.licence,

@@ -17,6 +17,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from adadp.app import start
 from adadp.app.cli import in_flags, main
 from adadp.app.cli.train import train as command
 from adadp.app.config import TrainConfig
@@ -432,13 +433,13 @@ def test_an_impatient_ctrl_c_ends_at_once_without_a_traceback(monkeypatch, tmp_p
     def impatient(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("adadp.app.resolve.start", impatient)
+    monkeypatch.setattr("adadp.app.start.start", impatient)
     result = run("train", *SHORT, "--out", tmp_path / "run", code=130)
     assert f"adadp train --resume {tmp_path / 'run'}" in result.stderr
 
 
 def test_a_stopped_run_is_finished_by_resume(tmp_path, monkeypatch):
-    monkeypatch.setattr("adadp.app.resolve.start", _stopping(monkeypatch))
+    monkeypatch.setattr("adadp.app.start.start", _stopping(monkeypatch))
     text = run("train", *QUICK, "--out", tmp_path / "run", code=130).stderr
     assert "Stopped after 2 of 4 steps." in text
     summary = json.loads(run("train", "--resume", tmp_path / "run", "--json").stdout)
@@ -448,16 +449,15 @@ def test_a_stopped_run_is_finished_by_resume(tmp_path, monkeypatch):
 
 
 def _stopping(monkeypatch):
-    from adadp.app import resolve
 
-    start = resolve.start
+    begin = start.start
 
     def stopping(config, out, *, watch, progress):
         def stop(status):
             if status.step == 2:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        return start(config, out, watch=stop, progress=progress)
+        return begin(config, out, watch=stop, progress=progress)
 
     return stopping
 

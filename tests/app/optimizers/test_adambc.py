@@ -16,6 +16,7 @@ from adadp.app.optimizers.adambc import AdamBC
 from adadp.app.optimizers.building import make_optimizer
 from adadp.app.runs.optimizer_state import flatten_optimizer, restore_optimizer
 from adadp.errors import InputError
+from adadp.schedules import Uniform
 
 NUMBERS = st.floats(-10, 10, allow_subnormal=False).filter(lambda value: value == 0 or abs(value) > 1e-3)
 SIZES = st.floats(0, 5, allow_subnormal=False)
@@ -261,7 +262,7 @@ def test_a_closure_gives_its_loss():
 
 def test_it_has_a_name():
     config = TrainConfig("python", noise_multiplier=1.0, delta=1e-4, optimizer="adambc", lr=0.03, weight_decay=0.2)
-    made = make_optimizer(nn.Linear(2, 2), config)
+    made = make_optimizer(nn.Linear(2, 2), config, Uniform(config.lr))
     assert isinstance(made, AdamBC)
     wanted = {"lr": 0.03, "betas": (0.9, 0.999), "floor": 1e-8, "weight_decay": 0.2}
     assert {name: made.param_groups[0][name] for name in wanted} == wanted

@@ -24,6 +24,7 @@ from adadp.app.report.html import write_report
 from adadp.app.report.wording import plain_words
 from adadp.app.runs import RunFolder, certificate_digest
 from adadp.app.runs.tensors import tensors_digest
+from adadp.app.spec import RunSpec
 from adadp.app.train import fit, verify_run
 from adadp.certificate.detection import detection
 from adadp.certificate.make import model_metadata
@@ -301,7 +302,9 @@ def certificate_of(tmp_path: Path, *, charged: int = 0, noise: float = 2.0, **co
         for step in range(charged):
             ledger.charge(plan.charge_at(step))
     return make_certificate(
-        config=TrainConfig("python", **{"noise_multiplier": noise, "delta": 1e-4, **config}),
+        spec=RunSpec.of(
+            TrainConfig("python", **{"noise_multiplier": noise, "delta": 1e-4, "clip_norm": 1.0, **config})
+        ),
         plan=plan,
         ledger=read_ledger(tmp_path / "ledger.jsonl"),
         randomness="secure",

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from adadp.app.accounting.repetitions import PoissonRepetitions, TruncatedNegativeBinomial
 from adadp.app.cli import main
 from adadp.app.config import TrainConfig
 from adadp.app.report.html import Command, Words, run_page
 from adadp.app.report.html.searches import search_command
 from adadp.app.runs import RunFolder
 from adadp.app.selection import grid, planned, tune
-from adadp.events import PoissonRepetitions, TruncatedNegativeBinomial
 
 LAW = TruncatedNegativeBinomial(1.0, 0.4)
 BASE = {"epsilon": 3.0, "delta": 1e-4, "steps": 2, "batch_size": 460, "threads": 1}

@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 from adadp.accounting import Status, accountant
 from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.app import resolve
+from adadp.app.accounting.plans import plan_for
 from adadp.app.config import TrainConfig
 from adadp.app.report.plots import plot_outlooks
 from adadp.app.report.preview import FEW, Outlook, Solved, outlook, rho_by_epoch, spread, until, with_schedule
-from adadp.app.train.planning import decay_of, filter_of, plan_of, rate_of
+from adadp.app.schedules import ExponentialDecay
+from adadp.app.spec import RunSpec
+from adadp.app.train.planning import filter_of, plan_of
 from adadp.clipping import Flat
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import flatten
 from adadp.plan import Plan
-from adadp.schedules import ExponentialDecay, Uniform
+from adadp.schedules import Uniform
 
 OPACUS_DECAY = 0.10536
 """A factor of .9 after every epoch."""
@@ -39,10 +42,11 @@ def ahead(data: str = "mnist", *, every: bool = False, **fields) -> Outlook:
     defaults = {"features": "none", "method": "dpsgd", "batch_size": 600, "accountant": "rdp"}
     if "batch_size_schedule" in fields:
         del defaults["batch_size"]
-    config = resolve.resolved(TrainConfig(data, **{**defaults, **fields}))
-    plan = plan_of(config, resolve.training_records(config))
-    budget = None if decay_of(config) is None else filter_of(config, plan)
-    return outlook(config, plan, rate=rate_of(config), budget=budget, every=every)
+    config = resolve.resolve(TrainConfig(data, **{**defaults, **fields})).config
+    plan = plan_of(RunSpec.of(config), resolve.training_records(config))
+    spec = RunSpec.of(config)
+    budget = None if spec.decay is None else filter_of(config, plan)
+    return outlook(spec, plan, budget=budget, every=every)
 
 
 # Solved for the budget --------------------------------------------------------------------------------------------
@@ -64,7 +68,7 @@ def test_a_decaying_schedule_lands_on_its_target_where_calibrating_without_it_wo
     assert 2.99 < run.epsilon <= 3
     assert run.solved == Solved("sigma_0", run.plan.noise.s0)
     assert run.rows[-1].noise_multiplier == pytest.approx(run.plan.noise.s0 * 0.9**19, rel=1e-4)
-    constant = Plan.for_budget(epsilon=3.0, delta=1e-5, records=60000, batch_size=600, epochs=20)
+    constant = plan_for(epsilon=3.0, delta=1e-5, records=60000, batch_size=600, epochs=20)
     assert isinstance(constant.noise, Uniform)
     decayed = constant.with_noise(ExponentialDecay(constant.noise.s0, OPACUS_DECAY))
     assert decayed.epsilon(1e-5).epsilon > 300
@@ -333,4 +337,4 @@ def test_a_run_that_cannot_be_drawn_says_why(tmp_path):
 def test_a_plan_made_in_python_has_an_outlook_too():
     plan = Plan.of_noise(noise=2.0, records=1000, batch_size=100, epochs=2, clip_norm=Flat(1.0))
     config = TrainConfig("python", noise_multiplier=2.0, delta=1e-5, epochs=2, clip_norm=1.0)
-    assert outlook(config, plan).epsilon == plan.epsilon(1e-5).epsilon
+    assert outlook(RunSpec.of(config), plan).epsilon == plan.epsilon(1e-5).epsilon

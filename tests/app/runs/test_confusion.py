@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from adadp.app import resolve, zoo
+from adadp.app import start, zoo
 from adadp.app.config import TrainConfig
+from adadp.app.losses import binary_cross_entropy, cross_entropy
 from adadp.app.runs import ClassCounts, RunFolder
 from adadp.app.train import evaluation, fit, verify_run
 from adadp.app.train.evaluation import MOST_CLASSES, accuracy_on, share_right
 from adadp.errors import InputError, RunError
-from adadp.losses import binary_cross_entropy, cross_entropy
 
 CANCER = zoo.load("cancer")
 FEATURES, LABELS = CANCER.train
@@ -219,7 +219,7 @@ def test_classes_have_the_names_a_schema_gives_them(tmp_path):
         steps=3,
         batch_size=9,
     )
-    resolve.start(config, tmp_path / "run")
+    start.start(config, tmp_path / "run")
     kept = RunFolder.open(tmp_path / "run").confusion()
     assert kept["labels"] == ["harmless", "bösartig"]
     assert [sum(row) for row in kept["counts"]] == [int((TEST[1] == label).sum()) for label in (0, 1)]

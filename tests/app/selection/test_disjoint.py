@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadp.accounting import RdpFilter, ZcdpFilter, accountant
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.repetitions import PoissonRepetitions
 from adadp.errors import AccountingError, EventError, UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,
-    BestOf,
     Composed,
     Disjoint,
     GaussianRelease,
     Neighbours,
-    PoissonRepetitions,
     PoissonSampled,
     Repeated,
     ReshuffledEpoch,

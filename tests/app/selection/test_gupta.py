@@ -7,8 +7,8 @@ import math
 import pytest
 
 from adadp.accounting import Status
-from adadp.errors import InputError
 from adadp.app.selection.gupta import GuptaPlan, most_settings
+from adadp.errors import InputError
 
 
 def test_the_example_of_the_appendix():

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from adadp.app.accounting.repetitions import PoissonRepetitions, TruncatedNegativeBinomial
 from adadp.app.config import TrainConfig
 from adadp.app.predict import evaluation, load_model
 from adadp.app.runs import RunFolder
 from adadp.app.selection import planned, resume, searching, tune
 from adadp.app.train import verify_run
 from adadp.errors import InputError
-from adadp.events import PoissonRepetitions, TruncatedNegativeBinomial
 
 SCHEMA = """
 [target]
@@ -86,16 +86,16 @@ def test_a_search_with_public_records_of_a_file(table, tmp_path):
 def test_a_hidden_number_of_records_and_features_that_cannot_be_released_twice(table, tmp_path, monkeypatch):
     """A secure run that was killed after paying for its features begins anew: nobody has seen anything of it."""
     out, broken = tmp_path / "run", []
-    run_on = searching.resolve.run_on
+    run_on = searching.start.run_on
 
-    def killed(records, config, place, **options):
+    def killed(records, spec, place, **options):
         if not broken:
             broken.append(place)
-            RunFolder.create(place, config).ledger_path.write_text("half a line")
+            RunFolder.create(place, spec.config).ledger_path.write_text("half a line")
             raise KeyboardInterrupt
-        return run_on(records, config, place, **options)
+        return run_on(records, spec, place, **options)
 
-    monkeypatch.setattr(searching.resolve, "run_on", killed)
+    monkeypatch.setattr(searching.start, "run_on", killed)
     monkeypatch.setattr(searching, "draw_count", lambda *_: 1)
     options = {"law": PoissonRepetitions(2.0), "validation": 50, "out": out}
     with pytest.raises(KeyboardInterrupt):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from adadp.accounting import accountant
+from adadp.app.accounting.repetitions import TruncatedNegativeBinomial
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
 from adadp.app.selection import cost_of, planned, tune
@@ -16,7 +17,7 @@ from adadp.app.selection.disjoint import draw_choice, part_size, parts_of
 from adadp.app.train import verify_run
 from adadp.app.train.search_spec import Search
 from adadp.errors import InputError
-from adadp.events import Disjoint, Neighbours, Selection, TruncatedNegativeBinomial
+from adadp.events import Disjoint, Neighbours, Selection
 from adadp.ledger import Ledger, read_ledger
 from adadp.randomness import SeededSource
 from adadp.release import Crossing

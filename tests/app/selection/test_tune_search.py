@@ -15,8 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from adadp.accounting import accountant, draw_count
+from adadp.accounting import accountant
 from adadp.app import zoo
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.repetitions import PoissonRepetitions, TruncatedNegativeBinomial, draw_count
 from adadp.app.config import TrainConfig
 from adadp.app.predict import evaluation, load_model
 from adadp.app.runs import RunFolder
@@ -30,7 +32,7 @@ from adadp.app.selection.searching import begin, seed_of_run
 from adadp.app.train import verify_run
 from adadp.app.train.search_spec import PRIVATE, PUBLIC, Scoring, Search
 from adadp.errors import InputError, Interrupted, LedgerCorrupt, RunError
-from adadp.events import BestOf, Disjoint, GaussianRelease, Neighbours, PoissonRepetitions, TruncatedNegativeBinomial
+from adadp.events import Disjoint, GaussianRelease, Neighbours
 from adadp.ledger import Ledger, read_ledger
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SecureSource, SeededSource
@@ -85,7 +87,7 @@ class Seen:
 def watched(search, material, tmp_path_factory) -> Seen:
     """A finished search, watched from inside."""
     seen, out = Seen(), tmp_path_factory.mktemp("search") / "run"
-    run_on, count, score = searching.resolve.run_on, searching.right_answers, searching.score_of
+    run_on, count, score = searching.start.run_on, searching.right_answers, searching.score_of
 
     def trains(records, *arguments, **options):
         seen.trained.append(records.train[0])
@@ -101,7 +103,7 @@ def watched(search, material, tmp_path_factory) -> Seen:
         return seen.scores[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searching.resolve, "run_on", trains)
+        patch.setattr(searching.start, "run_on", trains)
         patch.setattr(searching, "right_answers", counts)
         patch.setattr(searching, "score_of", scores)
         seen.result = begin(search, material, str(out))
@@ -587,7 +589,7 @@ def no_device(*_, **__):
 
 @pytest.mark.parametrize(
     ("owner", "name", "trouble", "error"),
-    [(RunFolder, "save_checkpoint", full_disk, RunError), (searching.resolve, "run_on", no_device, InputError)],
+    [(RunFolder, "save_checkpoint", full_disk, RunError), (searching.start, "run_on", no_device, InputError)],
     ids=["a full disk", "a device that is gone"],
 )
 def test_a_run_that_can_go_on_later_is_not_thrown_away(owner, name, trouble, error, killed_in_a_run, tmp_path):
@@ -607,7 +609,7 @@ def test_a_search_that_is_stopped_tells_nothing(search, material, tmp_path, monk
     def stop(*_, **__):
         raise Interrupted("Stopped after 2 of 3 steps.", fix="Go on with the run in secret/runs/7.")
 
-    monkeypatch.setattr(searching.resolve, "run_on", stop)
+    monkeypatch.setattr(searching.start, "run_on", stop)
     with pytest.raises(Interrupted, match="The search was stopped") as caught:
         begin(search, material, str(tmp_path / "run"))
     assert "of 3 steps" not in str(caught.value)

@@ -11,8 +11,9 @@ from torch import nn
 from adadp.app import zoo
 from adadp.app.config import TrainConfig
 from adadp.app.optimizers.adambc import AdamBC
-from adadp.app.resolve import resolved, start
+from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder
+from adadp.app.start import start
 from adadp.app.train import fit, verify_run
 from adadp.app.train.averaging import WeightAverage
 from adadp.errors import InputError, Interrupted
@@ -302,13 +303,13 @@ def test_from_a_configuration(tmp_path):
     config = TrainConfig(
         "cancer", noise_multiplier=2.0, delta=1e-4, steps=30, seed=0, optimizer="adambc", lr=0.01, ema=0.9, threads=1
     )
-    assert resolved(config).ema == 0.9
+    assert resolve(config).config.ema == 0.9
     result = start(config, tmp_path / "run")
     certificate = json.loads((tmp_path / "run" / "certificate.json").read_text(encoding="utf-8"))
     assert certificate == result.certificate
     assert result.test_accuracy > 0.8
     with pytest.raises(InputError, match="optimizer adambc needs a learning rate"):
-        resolved(config.replace(lr=None))
+        resolve(config.replace(lr=None))
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from adadp.app import zoo
 from adadp.app.audit import neighbour_replay
 from adadp.app.features import parse_features
 from adadp.app.features.pca import Pca
+from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
 from adadp.app.train import feature_release, fit, verify_run
 from adadp.app.train.feature_release import Preparation
 from adadp.errors import BudgetExceeded, InputError, Interrupted, RunError
 from adadp.events import GaussianRelease, Neighbours, compose, flatten
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
 from adadp.noise import GaussianMechanism
 from adadp.plan import Plan
 from adadp.step import PrivateGradients
@@ -101,9 +101,7 @@ class TestTheRun:
             seen.append((noise, dict(read_ledger(tmp_path / "run" / "ledger.jsonl").charges)))
             return release(self, total, **options)
 
-        monkeypatch.setattr(
-            feature_release.GaussianMechanism, "release", lambda *a, **o: watching(*a, **{"purpose": "noise", **o})
-        )
+        monkeypatch.setattr(GaussianMechanism, "release", watching)
         run(tmp_path / "run")
         assert seen[0] == (("features/0", CHARGE.noise_multiplier), {CHARGE: 1})
         assert sum(seen[1][1].values()) == 2

@@ -14,11 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from adadp.app.schedules import ExponentialDecay
 from adadp.app.train import checkpoints, fit
 from adadp.clipping import Automatic
 from adadp.errors import InputError
 from adadp.ledger import Ledger
-from adadp.schedules import ExponentialDecay, Uniform
+from adadp.schedules import Uniform
 
 torch.manual_seed(0)
 X = 3 * torch.randn(200, 5)

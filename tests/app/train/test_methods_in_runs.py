@@ -11,14 +11,15 @@ from torch import nn
 from adadp import Plan, PrivateGradients
 from adadp.app.config import TrainConfig
 from adadp.app.features import parse_features
+from adadp.app.losses import cross_entropy
 from adadp.app.report.wording import plain_words
-from adadp.app.resolve import resolved, start
+from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder
+from adadp.app.start import start
+from adadp.app.texts.methods import parse_method
 from adadp.app.train import verify_run
 from adadp.errors import InputError
 from adadp.ledger import read_ledger
-from adadp.losses import cross_entropy
-from adadp.methods import parse_method
 
 SHORT = TrainConfig("cancer", noise_multiplier=2.0, delta=1e-4, steps=25, seed=0, threads=1)
 NOT_PRIVATE = ("adadp-published", "adadp-published:clip=batch", "adan", "dpopt:source=raw")
@@ -87,19 +88,19 @@ def test_private_methods_have_the_certificate_of_their_releases(tmp_path, method
     ],
 )
 def test_a_published_method_brings_its_step_rule_rate_and_clip(method, optimizer, lr):
-    whole = resolved(
+    whole = resolve(
         TrainConfig("mnist", noise_multiplier=8.0, delta=1e-5, method=method, features="pca:dim=60,noise_multiplier=16")
-    )
+    ).config
     assert (whole.optimizer, whole.lr, whole.lr_schedule, whole.clip_norm) == (optimizer, lr, None, 4.0)
-    other = resolved(
+    other = resolve(
         TrainConfig("mnist", noise_multiplier=8.0, delta=1e-5, method=method, features="none", lr=0.5, clip_norm=2.0)
-    )
+    ).config
     assert (other.lr, other.clip_norm) == (0.5, 2.0)
 
 
 def test_adadp_equalises_the_default_features_and_no_others():
     def stages(**fields: object) -> list[str]:
-        whole = resolved(TrainConfig("mnist", **{"epsilon": 1.0, "steps": 10, "batch_size": 100} | fields))
+        whole = resolve(TrainConfig("mnist", **{"epsilon": 1.0, "steps": 10, "batch_size": 100} | fields)).config
         return [stage.name for stage in parse_features(whole.features)]
 
     assert stages() == ["scatter", "equalise"]
@@ -110,9 +111,9 @@ def test_adadp_equalises_the_default_features_and_no_others():
 
 
 def test_the_method_is_kept_as_it_is_written():
-    assert resolved(SHORT.replace(method="adadp:start=20,power=0.25")).method == "adadp"
+    assert resolve(SHORT.replace(method="adadp:start=20,power=0.25")).config.method == "adadp"
     with pytest.raises(InputError, match="no option 'powr'"):
-        resolved(SHORT.replace(method="adadp:powr=1"))
+        resolve(SHORT.replace(method="adadp:powr=1"))
 
 
 def test_a_loop_of_ones_own_is_told_too_before_a_ledger_is_opened():

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from adadp.app import resolve, zoo
+from adadp.app import resolve, start, zoo
 from adadp.app.config import TrainConfig
 from adadp.app.selection import tune
 from adadp.app.train import fit, refuse_training_records
@@ -214,7 +214,7 @@ def test_a_copy_of_a_table(table):
         config = asked(f"table:{table / 'train.csv'}", schema=str(table / "schema.toml"))
         config = config.replace(test_data=f"table:{table / name}")
         with pytest.raises(InputError, match=REFUSED) as caught:
-            resolve.start(config, table / "run")
+            start.start(config, table / "run")
         assert not any(figure in str(caught.value) for figure in ("400", "250", "249"))
         assert not (table / "run").exists()
 
@@ -224,7 +224,7 @@ def test_a_copy_as_public_validation_records(table):
     noise = {"noise_schedule": "validation:s0=10,k=0.7", "validation_data": f"table:{table / 'copy.csv'}"}
     config = asked(f"table:{table / 'train.csv'}", schema=str(table / "schema.toml"), steps=None, epochs=2, **noise)
     with pytest.raises(InputError, match="Many of the validation records are training records"):
-        resolve.start(config, table / "run")
+        start.start(config, table / "run")
     assert not (table / "run").exists()
 
 
@@ -242,11 +242,9 @@ def test_a_copy_of_arrays_in_one_file_or_two(tmp_path):
     np.savez(tmp_path / "train.npz", x=values, y=labels, classes=2)
     np.savez(tmp_path / "test.npz", x=values[::-1], y=labels[::-1])
     with pytest.raises(InputError, match=REFUSED):
-        resolve.start(asked(f"npz:{tmp_path / 'one.npz'}"), tmp_path / "run")
+        start.start(asked(f"npz:{tmp_path / 'one.npz'}"), tmp_path / "run")
     with pytest.raises(InputError, match=REFUSED):
-        resolve.start(
-            asked(f"npz:{tmp_path / 'train.npz'}", test_data=f"npz:{tmp_path / 'test.npz'}"), tmp_path / "run"
-        )
+        start.start(asked(f"npz:{tmp_path / 'train.npz'}", test_data=f"npz:{tmp_path / 'test.npz'}"), tmp_path / "run")
 
 
 def test_a_copy_of_images(tmp_path):
@@ -258,12 +256,12 @@ def test_a_copy_of_images(tmp_path):
             Image.fromarray(pixels).save(tmp_path / "pets" / "train" / kind / f"{number}.png")
     shutil.copytree(tmp_path / "pets" / "train", tmp_path / "pets" / "test")
     with pytest.raises(InputError, match=REFUSED):
-        resolve.start(asked(f"images:{tmp_path / 'pets'}", delta=1e-3, batch_size=10), tmp_path / "run")
+        start.start(asked(f"images:{tmp_path / 'pets'}", delta=1e-3, batch_size=10), tmp_path / "run")
 
 
 def test_data_of_the_catalogue_is_not_asked(monkeypatch):
     def asks(*_):
         raise AssertionError("compared")
 
-    monkeypatch.setattr(resolve, "refuse_training_records", asks)
-    resolve.prepared(resolve.resolved(TrainConfig("cancer", epsilon=2.0)))
+    monkeypatch.setattr(start, "refuse_training_records", asks)
+    start.prepared(resolve.resolve(TrainConfig("cancer", epsilon=2.0)))

@@ -6,12 +6,16 @@ import math
 
 import pytest
 
-from adadp.accounting import EpsilonTarget, RdpFilter, RhoTarget, ZcdpFilter
+from adadp.accounting import RdpFilter, ZcdpFilter
+from adadp.app.accounting.targets import EpsilonTarget, RhoTarget
 from adadp.app.config import TrainConfig
-from adadp.app.train.planning import decay_of, filter_of, plan_of, rate_of, target_of
+from adadp.app.schedules import ExponentialDecay, StepDecay
+from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import parse_schedule
+from adadp.app.train.planning import filter_of, plan_of, target_of
 from adadp.clipping import Flat
 from adadp.errors import BudgetExceeded, InputError, UnreachableTarget
-from adadp.schedules import ExponentialDecay, Piecewise, StepDecay, Uniform, parse_schedule
+from adadp.schedules import Piecewise, Uniform
 
 RECORDS = 560
 SHUFFLED = {"rho": 0.5, "sampling": "reshuffle"}
@@ -23,7 +27,7 @@ def config(**settings) -> TrainConfig:
 
 
 def plan(**settings):
-    return plan_of(config(**settings), RECORDS)
+    return plan_of(RunSpec.of(config(**settings)), RECORDS)
 
 
 def rho(noise, epochs) -> float:
@@ -173,10 +177,12 @@ def test_a_rule_with_a_bound_and_a_schedule_with_another_are_refused():
 
 
 def test_the_rate_over_the_epochs():
-    assert rate_of(config(noise_multiplier=1.0)) is None
-    assert rate_of(config(noise_multiplier=1.0, lr=0.5)) == Uniform(0.5)
-    assert rate_of(config(noise_multiplier=1.0, lr=0.5, lr_schedule="exp:k=0.1")) == ExponentialDecay(0.5, 0.1)
-    assert rate_of(config(noise_multiplier=1.0, lr_schedule="piecewise:0=1,3=2")) == Piecewise(((0, 1.0), (3, 2.0)))
+    assert RunSpec.of(config(noise_multiplier=1.0)).lr is None
+    assert RunSpec.of(config(noise_multiplier=1.0, lr=0.5)).lr == Uniform(0.5)
+    assert RunSpec.of(config(noise_multiplier=1.0, lr=0.5, lr_schedule="exp:k=0.1")).lr == ExponentialDecay(0.5, 0.1)
+    assert RunSpec.of(config(noise_multiplier=1.0, lr_schedule="piecewise:0=1,3=2")).lr == Piecewise(
+        ((0, 1.0), (3, 2.0))
+    )
 
 
 def test_targets_and_looks_of_a_configuration():
@@ -185,9 +191,9 @@ def test_targets_and_looks_of_a_configuration():
     found = target_of(config(epsilon=2.0, accountant="rdp"))
     assert isinstance(found, EpsilonTarget)
     assert (found.epsilon, found.delta, found.accountant.name) == (2.0, 1e-4, "rdp")
-    assert decay_of(config(noise_multiplier=1.0)) is None
-    assert decay_of(config(noise_multiplier=1.0, noise_schedule="exp:k=0.1")) is None
-    assert decay_of(config(rho=0.5, noise_schedule=LOOKS)).s0 == 10
+    assert RunSpec.of(config(noise_multiplier=1.0)).decay is None
+    assert RunSpec.of(config(noise_multiplier=1.0, noise_schedule="exp:k=0.1")).decay is None
+    assert RunSpec.of(config(rho=0.5, noise_schedule=LOOKS)).decay.s0 == 10
 
 
 def test_a_public_number_of_records_wins_and_loses_those_kept_aside():

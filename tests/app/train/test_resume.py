@@ -20,17 +20,18 @@ from torch import nn
 
 from adadp.app import zoo
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
+from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import fit, verify_run
 from adadp.app.train.checkpoints import Paid
 from adadp.app.train.run import Run
 from adadp.errors import AdaDPError, InputError, Interrupted, LedgerBusy, LedgerCorrupt, LedgerError, RunError
 from adadp.events import flatten
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
 from adadp.noise import GaussianMechanism
 from adadp.plan import Plan
-from adadp.schedules import parse_schedule
 from adadp.step import PrivateGradients
 
 FEATURES, LABELS = zoo.load("cancer").train
@@ -561,7 +562,7 @@ def test_a_run_ends_early_where_a_torn_line_has_spent_a_later_step(tmp_path):
         model = network()
         private = PrivateGradients(model, (FEATURES, LABELS), cross_entropy, plan, ledger)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        going = Run(private, optimizer, config, folder=None, evaluate=None, watch=None)
+        going = Run(private, optimizer, RunSpec.of(config), folder=None, evaluate=None, watch=None)
         going.loop()
         result = going.finish(None)
     assert result.certificate["steps_done"] == 3

@@ -22,6 +22,7 @@ from adadp.app import zoo
 from adadp.app.config import TrainConfig
 from adadp.app.report.html import render, run_page
 from adadp.app.runs import Evaluated, RunFolder, coarse_seconds
+from adadp.app.spec import RunSpec
 from adadp.app.train import Evaluation, fit, plan_of, train, verify_run
 from adadp.clipping import Automatic
 from adadp.errors import AccountingError, InputError, Interrupted, RunError
@@ -507,11 +508,11 @@ def _full_disk(*_, **__):
 def test_a_train_configuration_without_what_it_needs_is_refused():
     config = TrainConfig("python", noise_multiplier=2.0, delta=1e-4, steps=2, batch_size=56, clip_norm=1.0)
     with pytest.raises(InputError, match="No learning rate"):
-        train(small(), (FEATURES, LABELS), config)
+        train(small(), (FEATURES, LABELS), RunSpec.of(config))
     with pytest.raises(InputError, match="'python', and no function makes it"):
-        train(small(), (FEATURES, LABELS), config.replace(optimizer="python"))
+        train(small(), (FEATURES, LABELS), RunSpec.of(config.replace(optimizer="python")))
     with pytest.raises(InputError, match="'sgd', and a function makes it"):
-        train(small(), (FEATURES, LABELS), config.replace(lr=0.1), optimizer=torch.optim.RMSprop)
+        train(small(), (FEATURES, LABELS), RunSpec.of(config.replace(lr=0.1)), optimizer=torch.optim.RMSprop)
 
 
 # What stays hidden ------------------------------------------------------------------------------------------------
@@ -540,10 +541,10 @@ def test_a_plan_can_be_made_without_any_data():
     config = TrainConfig(
         "python", epsilon=2.0, delta=1e-4, epochs=3, batch_size=56, clip_norm=1.0, clip_rule="automatic"
     )
-    plan = plan_of(config, 560)
+    plan = plan_of(RunSpec.of(config), 560)
     assert (plan.steps, str(plan.clip_rule)) == (30, str(Automatic(1.0)))
     assert plan.epsilon(1e-4).epsilon <= 2
-    assert plan_of(config.replace(records=1120), 560).steps == 60
+    assert plan_of(RunSpec.of(config.replace(records=1120)), 560).steps == 60
 
 
 # Random layers ----------------------------------------------------------------------------------------------------

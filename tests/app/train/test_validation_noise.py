@@ -18,6 +18,8 @@ from adadp.accounting.zcdp import largest_rho, rho_to_epsilon, smallest_epsilon
 from adadp.app import zoo
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
+from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import parse_noise
 from adadp.app.train import fit, session, verify_run
 from adadp.app.train.checkpoints import Paid
 from adadp.app.train.planning import filter_of, plan_of
@@ -29,7 +31,6 @@ from adadp.ledger import read_ledger
 from adadp.noise import GaussianMechanism
 from adadp.plan import Plan
 from adadp.randomness import SeededSource
-from adadp.schedules import parse_noise
 
 FEATURES, LABELS = zoo.load("cancer").train
 BASE = {"delta": 1e-4, "method": "dpsgd", "lr": 0.5, "batch_size": 100, "validation": 60}
@@ -184,7 +185,7 @@ def test_sampled_batches_are_held_to_the_budget_by_an_rdp_filter(whole, kind):
     certificate, config = found.certificate(), found.config
     assert certificate["accountant"] == "rdp-filter"
     assert certificate["if_unseeded"]["epsilon"] == settings["epsilon"]
-    budget = filter_of(config, plan_of(config, 500))
+    budget = filter_of(config, plan_of(RunSpec.of(config), 500))
     for event, count in charges(folder).items():
         budget.admit(event, count)
         budget.commit(event, count)
@@ -204,7 +205,7 @@ def test_a_poisson_run_stops_at_its_budget(tmp_path):
     result = run(tmp_path / "run", seed=5, **settings)
     assert 5 <= result.certificate["steps_done"] < 200
     config = RunFolder.open(tmp_path / "run").config
-    budget = filter_of(config, plan_of(config, 500))
+    budget = filter_of(config, plan_of(RunSpec.of(config), 500))
     for event, count in charges(tmp_path / "run").items():
         assert isinstance(event.event, PoissonSampled)
         budget.admit(event, count)
@@ -458,7 +459,7 @@ def test_a_secure_run_goes_on_and_never_spends_more_than_its_budget(tmp_path, mo
     certificate = RunFolder.open(tmp_path / "run").certificate()
     assert certificate["steps_lost"] > 0
     config = RunFolder.open(tmp_path / "run").config
-    budget = filter_of(config, plan_of(config, 500))
+    budget = filter_of(config, plan_of(RunSpec.of(config), 500))
     for event, count in charges(tmp_path / "run").items():
         budget.admit(event, count)
         budget.commit(event, count)

@@ -10,6 +10,7 @@ import pytest
 from stand_ins import FILES, Server, client, entry_of, tar_of
 
 from adadp.app.zoo import cache_folder, cached_form, fetch, find
+from adadp.app.zoo.addresses import Address, TarAddress
 from adadp.errors import InputError
 
 USER_CACHE = cache_folder()
@@ -22,6 +23,21 @@ def own_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("ADADP_CACHE", str(tmp_path / "user-cache"))
     monkeypatch.delenv("ADADP_DATA", raising=False)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@pytest.fixture(autouse=True)
+def one_attempt(monkeypatch):
+    """What one attempt comes to is tested without the second, which has a test of its own."""
+    monkeypatch.setattr(Address, "retries", 0)
+    monkeypatch.setattr(TarAddress, "retries", 0)
+
+
+@pytest.fixture
+def two_attempts(one_attempt, monkeypatch):
+    """A file that does not come right is asked for once more, at once."""
+    monkeypatch.setattr(Address, "retries", 1)
+    monkeypatch.setattr(TarAddress, "retries", 1)
+    monkeypatch.setattr("pooch.core.time.sleep", lambda _: None)
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,7 @@ class Server:
 
     ``cut`` closes the connection after so many bytes; ``pause`` waits that long before each of 20 pieces. ``ranges``
     says what is done when the rest of a file is asked for: "give" it, "ignore" that, or give "another" piece. With
-    ``no_length`` it does not say how long a file is.
+    ``no_length`` it does not say how long a file is; ``encoding`` is what it calls the zipping of one.
     """
 
     def __init__(self):
@@ -87,6 +87,7 @@ class Server:
         self.sent = 0
         self.ranges = "ignore"
         self.no_length = False
+        self.encoding = None
         self.cut = None
         self.pause = 0.0
         outer = self
@@ -103,6 +104,8 @@ class Server:
                 if start is not None:
                     self.send_header("Content-Range", f"bytes {start}-{len(answer) - 1}/{len(answer)}")
                 answer = (answer or b"")[start or 0 :]
+                if outer.encoding:
+                    self.send_header("Content-Encoding", outer.encoding)
                 if not outer.no_length:
                     self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()

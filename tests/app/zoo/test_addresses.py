@@ -16,11 +16,17 @@ ZIPPED = gzip.compress(FILES["b.bin"])
 KEPT = "b.bin.gz.download"
 
 
-def break_off(entry, server, cache, after=50_000):
-    """A fetch whose connection breaks in the second file."""
+AFTER = 49_152
+"""Bytes after which a connection breaks: whole chunks are kept."""
+
+
+def break_off(entry, server, cache, after=AFTER):
+    """A fetch whose connection breaks in the second file, for good."""
     server.cut = after
-    with pytest.raises(InputError, match=f"after {after} of"):
-        fetch(entry, cache=cache)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(entry.sources[0]), "retries", 0)
+        with pytest.raises(InputError, match=rf"IncompleteRead\({after} bytes read"):
+            fetch(entry, cache=cache)
     server.cut = None
     server.asked.clear()
     server.rests.clear()
@@ -35,44 +41,60 @@ def test_a_download_goes_on_where_it_broke_off(tiny, server, tmp_path):
     server.ranges = "give"
     entry = tiny(Address(server.base))
     kept = break_off(entry, server, tmp_path)
-    assert kept.read_bytes() == server.answers["/b.bin.gz"][:50_000]
+    assert kept.read_bytes() == server.answers["/b.bin.gz"][:AFTER]
     assert fetch(entry, cache=tmp_path).contents == FILES
-    assert (server.asked, server.rests) == (["/b.bin.gz"], ["bytes=50000-"])
+    assert (server.asked, server.rests) == (["/b.bin.gz"], [f"bytes={AFTER}-"])
     assert whole(tmp_path)
+
+
+@pytest.mark.usefixtures("two_attempts")
+def test_a_connection_that_breaks_is_resumed_at_once(tiny, server, tmp_path):
+    server.ranges, server.cut = "give", 65_536
+    assert fetch(tiny(Address(server.base)), cache=tmp_path).contents == FILES
+    assert server.rests == [None, None, "bytes=65536-"]
+    assert whole(tmp_path)
+
+
+@pytest.mark.usefixtures("two_attempts")
+@pytest.mark.parametrize("suffix", [".gz", ""])
+def test_a_zipped_file_is_unzipped_once_whatever_the_server_calls_it(tiny, server, tmp_path, suffix):
+    server.answers |= {f"/{name}": content for name, content in FILES.items()}
+    server.encoding = "x-gzip" if suffix else None
+    assert fetch(tiny(Address(server.base, suffix=suffix)), cache=tmp_path).contents == FILES
 
 
 def test_a_download_may_break_off_twice(tiny, server, tmp_path):
     server.ranges = "give"
     entry = tiny(Address(server.base))
     kept = break_off(entry, server, tmp_path)
-    server.cut = 20_000
-    with pytest.raises(InputError, match="after 70000 of"):
+    server.cut = 16_384
+    with pytest.raises(InputError, match="IncompleteRead"):
         fetch(entry, cache=tmp_path)
-    assert kept.stat().st_size == 70_000
+    assert kept.stat().st_size == AFTER + 16_384
     server.cut = None
     assert fetch(entry, cache=tmp_path).contents == FILES
-    assert server.rests == ["bytes=50000-", "bytes=70000-"]
+    assert server.rests == [f"bytes={AFTER}-", f"bytes={AFTER + 16_384}-"]
 
 
 def test_a_server_that_gives_no_pieces_is_asked_for_the_whole(tiny, server, tmp_path):
     entry = tiny(Address(server.base))
     break_off(entry, server, tmp_path)
     assert fetch(entry, cache=tmp_path).contents == FILES
-    assert server.rests == ["bytes=50000-"], "its answer is the whole file, no second one is needed"
+    assert server.rests == [f"bytes={AFTER}-"], "its answer is the whole file, no second one is needed"
     assert whole(tmp_path)
 
 
-def test_a_piece_that_does_not_start_where_it_should_is_not_used(tiny, server, tmp_path):
+def test_a_piece_that_does_not_start_where_it_should_is_not_used(two_attempts, tiny, server, tmp_path):
     server.ranges = "another"
     entry = tiny(Address(server.base))
     break_off(entry, server, tmp_path)
     assert fetch(entry, cache=tmp_path).contents == FILES
-    assert server.rests == ["bytes=50000-", None]
+    assert server.rests == [f"bytes={AFTER}-", None]
     assert whole(tmp_path)
 
 
-@pytest.mark.parametrize("kept", [b"x" * 50_000, ZIPPED, ZIPPED + b"more"], ids=["other bytes", "whole", "too long"])
-def test_what_was_kept_and_does_not_fit_is_downloaded_again(tiny, server, tmp_path, kept):
+@pytest.mark.parametrize("kept", [b"x" * AFTER, ZIPPED, ZIPPED + b"more"], ids=["other bytes", "whole", "too long"])
+def test_what_was_kept_and_does_not_fit_is_downloaded_again(two_attempts, tiny, server, tmp_path, kept):
     server.ranges = "give"
     entry = tiny(Address(server.base))
     break_off(entry, server, tmp_path).write_bytes(kept)
@@ -81,14 +103,14 @@ def test_what_was_kept_and_does_not_fit_is_downloaded_again(tiny, server, tmp_pa
     assert whole(tmp_path)
 
 
-def test_wrong_bytes_are_not_kept_however_they_came_together(tiny, server, tmp_path):
+def test_wrong_bytes_are_not_kept_however_they_came_together(two_attempts, tiny, server, tmp_path):
     server.ranges = "give"
     entry = tiny(Address(server.base))
     kept = break_off(entry, server, tmp_path)
     server.answers["/b.bin.gz"] = gzip.compress(np.random.RandomState(1).bytes(100_000))
     with pytest.raises(InputError, match="wrong checksum"):
         fetch(entry, cache=tmp_path)
-    assert server.rests == ["bytes=50000-", None], "downloaded again from its start once"
+    assert server.rests == [f"bytes={AFTER}-", None], "downloaded again from its start once"
     assert not kept.exists()
 
 
@@ -128,24 +150,25 @@ def test_files_are_read_out_of_a_tar(tiny, server, tmp_path, mode):
 
 
 @pytest.mark.parametrize("ranges", ["give", "ignore", "another"])
-def test_a_tar_goes_on_where_it_broke_off(tiny, server, tmp_path, ranges):
+def test_a_tar_goes_on_where_it_broke_off(request, tiny, server, tmp_path, ranges):
     server.answers["/all.tar.gz"] = TAR
     server.ranges = ranges
     entry = tiny(TarAddress(f"{server.base}all.tar.gz", len(TAR), "inner"))
     break_off(entry, server, tmp_path)
+    request.getfixturevalue("two_attempts")
     assert fetch(entry, cache=tmp_path).contents == FILES
-    assert server.rests[0] == "bytes=50000-"
+    assert server.rests[0] == f"bytes={AFTER}-"
     assert whole(tmp_path)
 
 
-def test_a_tar_whose_pieces_do_not_fit_is_downloaded_again(tiny, server, tmp_path):
+def test_a_tar_whose_pieces_do_not_fit_is_downloaded_again(two_attempts, tiny, server, tmp_path):
     server.answers["/all.tar.gz"] = TAR
     server.ranges = "give"
     entry = tiny(TarAddress(f"{server.base}all.tar.gz", len(TAR), "inner"))
     break_off(entry, server, tmp_path)
-    (tmp_path / "tiny" / "all.tar.gz.download").write_bytes(b"x" * 50_000)
+    (tmp_path / "tiny" / "all.tar.gz.download").write_bytes(b"x" * AFTER)
     assert fetch(entry, cache=tmp_path).contents == FILES
-    assert server.rests == ["bytes=50000-", None]
+    assert server.rests == [f"bytes={AFTER}-", None]
 
 
 @pytest.mark.parametrize(

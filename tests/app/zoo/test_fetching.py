@@ -16,15 +16,13 @@ import pytest
 from stand_ins import FILES
 
 from adadp.app.zoo import (
+    Entry,
     FileState,
     cache_folder,
     cached_form,
     fetch,
-    fetch_files,
-    fetch_form,
     find,
     inspect,
-    inspect_files,
     load,
 )
 from adadp.app.zoo.addresses import Address
@@ -103,7 +101,7 @@ def broken(server, how):
     if how == "404":
         del server.answers["/b.bin.gz"]
     elif how == "cut":
-        server.cut = 2_000
+        server.cut = 16_384
     elif how == "page":
         server.answers["/b.bin.gz"] = b"<html>please log in</html>"
     elif how == "bytes":
@@ -118,18 +116,18 @@ def broken(server, how):
     ("how", "reason"),
     [
         ("404", "404"),
-        ("cut", r"ended before the end, after 2000 of \d+ bytes"),
+        ("cut", r"IncompleteRead\(16384 bytes read"),
         ("page", "gzip"),
-        ("bytes", r"b\.bin \(100000 of 100000 bytes\) has the wrong checksum"),
+        ("bytes", r"b\.bin has the wrong checksum"),
         ("endless", r"b\.bin has more than its 100000 bytes"),
-        ("empty", r"b\.bin \(0 of 100000 bytes\) has the wrong checksum"),
+        ("empty", r"b\.bin has the wrong checksum"),
     ],
 )
 def test_a_source_that_fails_leaves_no_bytes_and_keeps_what_was_right(tiny, server, tmp_path, how, reason):
     broken(server, how)
     with pytest.raises(InputError, match=reason) as caught:
         fetch(tiny(Address(server.base)), cache=tmp_path)
-    kept = {"b.bin.gz.download": server.answers["/b.bin.gz"][:2_000]} if how == "cut" else {}
+    kept = {"b.bin.gz.download": server.answers["/b.bin.gz"][:16_384]} if how == "cut" else {}
     assert cached(tmp_path) == {"a.bin": FILES["a.bin"]} | kept
     assert server.base in caught.value.why
     assert server.asked == ["/a.bin.gz", "/b.bin.gz"], "a source is asked once"
@@ -194,7 +192,7 @@ def test_a_folder_with_some_of_the_files_gives_those(tiny, server, tmp_path):
 def test_a_named_folder_with_wrong_files_is_said_even_when_the_cache_is_whole(tiny, tmp_path):
     put(tmp_path / "cache" / "tiny")
     folder = put(tmp_path / "folder", dict.fromkeys(FILES, b"wrong"))
-    with pytest.warns(UserWarning, match=r"a\.bin .* has the wrong checksum"):
+    with pytest.warns(UserWarning, match=r"a\.bin has the wrong checksum"):
         assert fetch(tiny(), cache=tmp_path / "cache", source_dir=folder).contents == FILES
     assert cached(tmp_path / "cache") == FILES
 
@@ -244,9 +242,10 @@ def test_without_anything_the_error_lists_every_source_and_says_how_to_get_the_d
         f"cache {tmp_path / 'cache' / 'tiny'}: a.bin is missing",
         f"cache {tmp_path / 'cache' / 'tiny'}: b.bin is missing",
         f"{closed_address}: ",
-        f"{server.base}: HTTP Error 404",
+        f"{server.base}: 404 Client Error",
         "npm package tiny@1.0.0: the npm client is not installed",
-        f"folder {tmp_path / 'nothing'}: holds no a.bin, b.bin",
+        f"folder {tmp_path / 'nothing'}: holds no a.bin",
+        f"folder {tmp_path / 'nothing'}: holds no b.bin",
     ]
     assert len(tried) == len(expected)
     assert all(line.startswith(start) for line, start in zip(tried, expected, strict=True)), tried
@@ -254,12 +253,15 @@ def test_without_anything_the_error_lists_every_source_and_says_how_to_get_the_d
     assert "ADADP_DATA" in error.fix
 
 
-def test_a_cache_that_cannot_be_written_is_not_blamed_on_the_sources(tiny, server, tmp_path):
+def test_a_cache_that_cannot_be_written_is_not_blamed_on_the_sources(tiny, server, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("no space left on device")
+
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError, match="cannot be written") as caught:
         fetch(tiny(Address(server.base)), cache=tmp_path / "file")
     assert "ADADP_CACHE" in caught.value.fix
-    (tmp_path / "cache" / "tiny" / "a.bin.part").mkdir(parents=True)
+    monkeypatch.setattr("pooch.core.shutil.move", full)
     with pytest.raises(InputError, match="cannot be written"):
         fetch(tiny(Address(server.base), PACKAGE), cache=tmp_path / "cache")
     assert server.asked == ["/a.bin.gz"]
@@ -293,7 +295,8 @@ def read_letters(content):
 def test_another_form_is_had_where_the_first_cannot_be(tiny, server, closed_address, tmp_path):
     server.answers |= {"/c.bin.gz": gzip.compress(OTHER["c.bin"])}
     entry = with_other_form(tiny, Address(closed_address), other=[Address(server.base)])
-    form, fetched = fetch_form(entry, cache=tmp_path)
+    fetched = fetch(entry, cache=tmp_path)
+    form = fetched.form
     assert form is entry.alternatives[0]
     assert fetched.contents == OTHER == cached(tmp_path)
     loaded = load(entry, cache=tmp_path)
@@ -304,7 +307,7 @@ def test_another_form_is_had_where_the_first_cannot_be(tiny, server, closed_addr
 def test_the_first_form_is_had_where_it_can_be(tiny, server, tmp_path):
     server.answers |= {"/c.bin.gz": gzip.compress(OTHER["c.bin"])}
     entry = with_other_form(tiny, Address(server.base), other=[Address(server.base)])
-    assert fetch_form(entry, cache=tmp_path)[0] is entry
+    assert fetch(entry, cache=tmp_path).form is entry
     assert load(entry, cache=tmp_path).description is entry
     assert "/c.bin.gz" not in server.asked
 
@@ -313,18 +316,18 @@ def test_a_form_that_is_cached_goes_before_one_that_would_have_to_be_fetched(tin
     """Else the data of a run would change on the day an address can be reached again."""
     put(tmp_path / "tiny", OTHER)
     entry = with_other_form(tiny, Address(server.base))
-    assert fetch_form(entry, cache=tmp_path)[0] is cached_form(entry, cache=tmp_path) is entry.alternatives[0]
+    assert fetch(entry, cache=tmp_path).form is cached_form(entry, cache=tmp_path) is entry.alternatives[0]
     assert server.asked == []
     put(tmp_path / "tiny", FILES)
-    assert fetch_form(entry, cache=tmp_path)[0] is cached_form(entry, cache=tmp_path) is entry
+    assert fetch(entry, cache=tmp_path).form is cached_form(entry, cache=tmp_path) is entry
 
 
 def test_a_form_that_is_whole_in_the_named_folder_goes_first(tiny, server, tmp_path):
     folder = put(tmp_path / "folder", OTHER | {"a.bin": FILES["a.bin"]})
     entry = with_other_form(tiny, Address(server.base))
-    assert fetch_form(entry, cache=tmp_path / "cache", source_dir=folder)[0] is entry.alternatives[0]
+    assert fetch(entry, cache=tmp_path / "cache", source_dir=folder).form is entry.alternatives[0]
     put(folder)
-    assert fetch_form(entry, cache=tmp_path / "cache", source_dir=folder)[0] is entry
+    assert fetch(entry, cache=tmp_path / "cache", source_dir=folder).form is entry
     assert server.asked == []
 
 
@@ -340,12 +343,12 @@ def test_if_no_form_can_be_had_the_error_lists_the_sources_of_all(tiny, closed_a
 
 
 def test_files_that_are_no_data_set_are_had_the_same_way(tiny, server, tmp_path):
-    entry = tiny()
-    fetched = fetch_files("weights", entry.files, [Address(server.base)], cache=tmp_path)
+    weights = Entry(name="weights", files=tiny().files, sources=(Address(server.base),))
+    fetched = fetch(weights, cache=tmp_path)
     assert fetched.contents == FILES
     assert fetched.folder == tmp_path / "weights"
-    assert set(inspect_files("weights", entry.files, cache=tmp_path).values()) == {FileState.VERIFIED}
-    assert set(fetch_files("weights", entry.files, [], cache=tmp_path).origin.values()) == {"cache"}
+    assert set(inspect(weights, cache=tmp_path).values()) == {FileState.VERIFIED}
+    assert set(fetch(weights, cache=tmp_path).origin.values()) == {"cache"}
 
 
 FETCH = f"""
@@ -386,7 +389,9 @@ def test_a_process_killed_while_it_downloads_leaves_nothing_that_is_used(tiny, s
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    assert set(cached(tmp_path)) == {"a.bin", "b.bin.gz.download"}
+    left = cached(tmp_path)
+    assert {name for name in left if not name.startswith("tmp")} == {"a.bin", "b.bin.gz.download"}
+    assert all(content == b"" for name, content in left.items() if name.startswith("tmp"))
     entry = tiny(Address(server.base))
     assert inspect(entry, cache=tmp_path)["b.bin"] is FileState.MISSING
     server.pause = 0.0
@@ -409,24 +414,24 @@ def test_progress_is_shown_on_a_terminal_only(server, tmp_path):
             break
     os.close(ours)
     assert process.returncode == 0
-    assert b"tiny: b.bin 100%" in shown
+    assert b"tiny: b.bin.gz 100%" in shown
     assert shown.endswith(b"\r\x1b[K")
 
 
 @pytest.mark.parametrize(
-    ("environment", "platform", "expected"),
+    ("environment", "expected"),
     [
-        ({"ADADP_CACHE": "chosen", "XDG_CACHE_HOME": "xdg"}, "linux", Path("chosen")),
-        ({"ADADP_CACHE": "~/mine"}, "linux", Path.home() / "mine"),
-        ({"ADADP_CACHE": ""}, "linux", Path.home() / ".cache" / "adadp"),
-        ({"XDG_CACHE_HOME": "xdg"}, "linux", Path("xdg") / "adadp"),
-        ({}, "linux", Path.home() / ".cache" / "adadp"),
-        ({}, "darwin", Path.home() / "Library" / "Caches" / "adadp"),
-        ({"LOCALAPPDATA": "local"}, "win32", Path("local") / "adadp" / "Cache"),
+        ({"ADADP_CACHE": "chosen", "XDG_CACHE_HOME": "/xdg"}, Path("chosen")),
+        ({"ADADP_CACHE": "~/mine"}, Path.home() / "mine"),
+        ({"ADADP_CACHE": "", "XDG_CACHE_HOME": "/xdg"}, Path("/xdg/adadp")),
+        ({"ADADP_CACHE": "", "XDG_CACHE_HOME": ""}, Path.home() / ".cache" / "adadp"),
     ],
 )
-def test_the_cache_lies_where_the_system_keeps_caches(environment, platform, expected):
-    assert cache_folder(environment, platform) == expected
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems keep caches elsewhere")
+def test_the_cache_lies_where_the_system_keeps_caches(monkeypatch, environment, expected):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert cache_folder() == expected
 
 
 def test_the_environment_names_the_cache(tiny, tmp_path):

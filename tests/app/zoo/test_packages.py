@@ -211,16 +211,17 @@ def test_files_are_rebuilt_from_parts(tiny, npm, tmp_path):
 def test_a_part_is_verified_before_it_is_used(tiny, npm, tmp_path):
     npm.gives(BACKWARDS | {"b.bin.back": b"wrong"}, inside="package/")
 
-    def never(name, had):
-        raise AssertionError("a part that was not verified was used")
+    def only_verified(name, had):
+        assert name == "a.bin", "a part that was not verified was used"
+        return forwards(name, had)
 
-    with pytest.raises(InputError, match=r"b\.bin\.back \(5 of 100000 bytes\) has the wrong checksum"):
-        fetch(tiny(rebuilt(never)), cache=tmp_path)
+    with pytest.raises(InputError, match=r"b\.bin\.back has the wrong checksum"):
+        fetch(tiny(rebuilt(only_verified)), cache=tmp_path)
 
 
 def test_what_was_rebuilt_wrongly_is_not_used(tiny, npm, tmp_path):
     npm.gives(BACKWARDS, inside="package/")
-    with pytest.raises(InputError, match=r"a\.bin .* has the wrong checksum"):
+    with pytest.raises(InputError, match=r"a\.bin has the wrong checksum"):
         fetch(tiny(rebuilt(lambda name, had: had[f"{name}.back"])), cache=tmp_path)
 
     def fails(name, had):
@@ -234,7 +235,7 @@ def test_the_weights_are_verified_like_data(links, tmp_path):
     entry = WEIGHTS["efficientnet-lite0"]
     folder = tmp_path / "folder"
     folder.mkdir()
-    (folder / entry.file.name).write_bytes(np.random.RandomState(0).bytes(1000))
+    (folder / entry.files[0].name).write_bytes(np.random.RandomState(0).bytes(1000))
     with (
         pytest.warns(UserWarning, match="wrong checksum"),
         pytest.raises(InputError, match="could not be had") as caught,

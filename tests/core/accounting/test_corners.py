@@ -12,9 +12,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from adadp.accounting import accountant, contour, smallest_noise
+from adadp.accounting import accountant, contour
+from adadp.accounting.composition import Composition
 from adadp.accounting.dominating import compositions
-from adadp.accounting.privacy_losses import Composition, PoissonAdd, PoissonRemove, SmoothFamily
+from adadp.accounting.privacy_losses import PoissonAdd, PoissonRemove
+from adadp.accounting.quadrature import SmoothFamily
+from adadp.app.accounting.calibrate import smallest_noise
 from adadp.app.cli import main
 from adadp.errors import AccountingError
 from adadp.events import (

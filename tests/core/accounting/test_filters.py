@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from adadp.accounting import RdpFilter, Status, ZcdpFilter, accountant, filter_like, most_repetitions
+from adadp.accounting import RdpFilter, Status, ZcdpFilter, accountant, filter_like
 from adadp.accounting.contour import gaussian_delta
 from adadp.accounting.orders import largest_moment
 from adadp.accounting.renyi import conversion, log_moment
 from adadp.accounting.zcdp import largest_rho, rho_to_epsilon
+from adadp.app.accounting.calibrate import most_repetitions
 from adadp.errors import BudgetExceeded, InputError, LedgerError, UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,

@@ -11,11 +11,13 @@ import math
 import mpmath
 import pytest
 
-from adadp.accounting import ACCOUNTANTS, Status, accountant, longest_within_rho, smallest_noise
+from adadp.accounting import ACCOUNTANTS, Status, accountant
+from adadp.app.accounting.calibrate import longest_within_rho, smallest_noise
 from adadp.app.accounting.run_shape import RunShape
+from adadp.app.schedules import ExponentialDecay, PolynomialDecay, StepDecay, TimeDecay
 from adadp.events import Event, GaussianRelease, Neighbours, PoissonSampled, Repeated, ReshuffledEpoch, flatten
 from adadp.lab.accounting.strong import gaussian_delta
-from adadp.schedules import ExponentialDecay, PolynomialDecay, Schedule, StepDecay, TimeDecay, Uniform
+from adadp.schedules import Schedule, Uniform
 
 DELTA = 1e-5
 

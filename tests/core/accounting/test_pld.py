@@ -15,10 +15,11 @@ from dp_accounting.pld import PLDAccountant
 from scipy.special import ndtr
 
 from adadp.accounting import accountant
+from adadp.accounting.composition import Composition
 from adadp.accounting.contour import contour_curve, direct_curve, saddle_point
 from adadp.accounting.dominating import compositions, gaussian_multiplier
 from adadp.accounting.pld import _epsilon_bracket
-from adadp.accounting.privacy_losses import Composition, FixedSizeReplace, PoissonRemove, PoissonReplace
+from adadp.accounting.privacy_losses import FixedSizeReplace, PoissonRemove, PoissonReplace
 from adadp.events import (
     Composed,
     Event,

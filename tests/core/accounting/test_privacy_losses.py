@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
+from adadp.accounting.composition import Composition, cap_for
 from adadp.accounting.contour import contour_curve, direct_curve, log_chernoff, saddle_point
 from adadp.accounting.pld import _crossing
 from adadp.accounting.privacy_losses import (
-    Composition,
     Discrete,
     FixedSizeReplace,
     Mixture,
     PoissonAdd,
     PoissonRemove,
     PoissonReplace,
-    cap_for,
 )
 
 ROWS = [(1e-6, 0.3), (0.01, 1.0), (0.3, 2.0), (0.9, 0.5), (0.5, 200.0)]

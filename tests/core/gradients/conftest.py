@@ -1,21 +1,11 @@
 import pytest
 import torch
 
-from adadp.gradients import boxes
+from adadp.lab.methods import clamped
 
 
 @pytest.fixture(autouse=True)
-def seeded():
+def seeded(monkeypatch):
+    """The same numbers every time, and no compiler, which takes seconds and is tested on its own."""
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def without_compiler(request, monkeypatch):
-    """Compiling takes seconds and is tested on its own."""
-    if "compiled" not in request.fixturenames:
-        monkeypatch.setattr(boxes, "_compiled_kernel", lambda: None)
-
-
-@pytest.fixture
-def compiled():
-    """Asks for the compiled kernel."""
+    monkeypatch.setattr(clamped, "_compiled_kernel", lambda: None)

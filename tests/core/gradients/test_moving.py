@@ -13,7 +13,7 @@ from adadp.gradients import GradientEngine
 from adadp.gradients.attribution import attribute
 from adadp.gradients.inspection import inspect
 from adadp.gradients.owners import Owners
-from adadp.gradients.probe_records import way_for
+from adadp.gradients.probe_records import probe_records_for
 
 
 def parts(**more):
@@ -606,6 +606,6 @@ def test_rows_that_nobody_owned_are_followed_to_who_uses_them():
         return m.h(torch.tanh(m.token.expand(len(x), 5, 4).flip(0) * x))
 
     model, batch = Made(turned, **parts(token=torch.randn(1, 1, 4))), records(3)
-    way = way_for(model, square, batch)
-    found = attribute(model, square, way.batch(3), inspect(model, square, way=way, demoted={}), Owners())
+    probes = probe_records_for(model, square, batch)
+    found = attribute(model, square, probes.batch(3), inspect(model, square, probes=probes, demoted={}), Owners())
     assert "token" in found.astray

@@ -16,9 +16,8 @@ from torch import nn
 
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine, loop_gradients
-from adadp.gradients.batchnorm import replace_batchnorm
-from adadp.gradients.rules.base import square_norm
-from adadp.gradients.rules.linear import gram_square_norm
+from adadp.gradients.rule import square_norm
+from adadp.lab.methods.clamped import clamped_sums
 
 
 class Words(nn.Module):
@@ -65,7 +64,7 @@ def results(engine, batch):
     weights = torch.linspace(0.2, 1, norms.numel()).view(norms.shape)
     weights = torch.where(torch.isfinite(norms), weights, 0)
     bounds = {name: torch.full_like(value, 0.01) for name, value in engine.zeros().items()}
-    return norms, capture.weighted_sums(weights, groups), capture.clamped_sums(bounds)
+    return norms, capture.weighted_sums(weights, groups), clamped_sums(capture, bounds)
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -105,7 +104,7 @@ def test_chunks_add_up(cuts, kind):
     weights = 1 / (norms.sqrt() + 0.1)
     sums = whole.weighted_sums(weights, groups)
     bounds = {name: torch.full_like(value, 0.01) for name, value in engine.zeros().items()}
-    clamped = whole.clamped_sums(bounds)
+    clamped = clamped_sums(whole, bounds)
     total, boxed = engine.zeros(), engine.zeros()
     edges = [0, *sorted(cuts), 6]
     for start, stop in itertools.pairwise(edges):  # some of them empty
@@ -113,7 +112,7 @@ def test_chunks_add_up(cuts, kind):
         torch.testing.assert_close(part.square_norms(groups), norms[start:stop], rtol=1e-4, atol=1e-9)
         for name, value in part.weighted_sums(weights[start:stop], groups).items():
             total[name] += value
-        for name, value in part.clamped_sums(bounds).items():
+        for name, value in clamped_sums(part, bounds).items():
             boxed[name] += value
     for name in engine.names:
         close(total[name], sums[name], 1e-4)
@@ -128,7 +127,7 @@ def test_no_records(kind):
     capture = engine.capture(tuple(value[:0] for value in batch))
     assert capture.square_norms(groups_of(engine)).shape == (0, len(engine.names))
     zeros = engine.zeros()
-    for sums in (capture.weighted_sums(torch.zeros(0, 1), [engine.names]), capture.clamped_sums(zeros)):
+    for sums in (capture.weighted_sums(torch.zeros(0, 1), [engine.names]), clamped_sums(capture, zeros)):
         assert list(sums) == list(zeros)
         for name, value in sums.items():
             assert value.dtype == zeros[name].dtype
@@ -177,8 +176,8 @@ def test_a_broken_record_harms_nobody(model, value, asked):
     for name, got in capture.weighted_sums(weights, groups).items():
         close(got, want[name], 1e-4)
     bounds = {name: torch.full_like(zero, 0.01) for name, zero in engine.zeros().items()}
-    without = healthy.clamped_sums(bounds)
-    for name, got in capture.clamped_sums(bounds).items():
+    without = clamped_sums(healthy, bounds)
+    for name, got in clamped_sums(capture, bounds).items():
         assert (got - without[name]).abs().max() <= 0.01 * (1 + 1e-3)
 
 
@@ -209,27 +208,6 @@ def test_squares_that_round_to_zero_do_not_make_a_norm_too_small(positions):
     norms = engine.capture((x,)).square_norms([engine.names])
     want = scale**2 * 8 * x.double().sum(1).square().sum(1)
     assert (norms[:, 0].double() >= want * (1 - 1e-5)).all()
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    positions=st.integers(2, 40),
-    width=st.sampled_from([1, 3, 17, 200]),
-    leftover=st.sampled_from([0.0, 1e-4, 1e-2, 1.0]),
-)
-def test_a_norm_from_gram_matrices_is_never_too_small(seed, positions, width, leftover):
-    """Terms that cancel are where rounding could hurt."""
-    generator = torch.Generator().manual_seed(seed)
-    a = torch.rand(2, 1, width, generator=generator).expand(2, positions, width)
-    a = a + leftover * torch.randn(2, positions, width, generator=generator)
-    d = torch.randn(2, positions, width, generator=generator)
-    d -= d.mean(1, keepdim=True) * (1 - leftover)
-    got = gram_square_norm(a, d).double()
-    want = torch.bmm(d.double().mT, a.double()).square().sum((1, 2))
-    size = (a.double().norm(dim=2) * d.double().norm(dim=2)).sum(1).square()
-    assert (got >= want * (1 - 1e-5)).all()
-    assert (got <= want + 2e-6 * size).all()
 
 
 def state_of(model):
@@ -542,43 +520,10 @@ def test_questions_that_make_no_sense_are_refused():
     with pytest.raises(InputError, match="weights have shape"):
         capture.weighted_sums(torch.ones(3), [engine.names])
     with pytest.raises(InputError, match="bounds of shape"):
-        capture.clamped_sums({"weight": torch.ones(3, 4)})
+        clamped_sums(capture, {"weight": torch.ones(3, 4)})
     with pytest.raises(InputError, match="limit_bytes"):
         engine.chunk_size(0)
     assert engine.chunk_size(1) == 1
-
-
-# Replacing batch normalisation
-
-
-def test_replace_batchnorm():
-    inner = nn.BatchNorm2d(6, eps=0.1).double()
-    nn.init.normal_(inner.weight)
-    last = nn.BatchNorm2d(7, affine=False)
-    model = nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48), nn.Sequential(nn.Conv2d(48, 6, 1), inner), last)
-    names = [name for name, _ in model.named_parameters()]
-    assert replace_batchnorm(model, groups=32) is model
-    assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
-    assert [name for name, _ in model.named_parameters()] == names
-    new = model[2][1]
-    assert (new.num_groups, new.num_channels, new.eps) == (2, 6, 0.1)
-    assert new.weight is inner.weight
-    assert new.bias is inner.bias
-    assert model[1].num_groups == 16
-    assert model[3].weight is None
-    assert model[3].num_groups == 1
-
-
-def test_replace_batchnorm_keeps_sharing_mode_and_a_lone_layer():
-    shared = nn.BatchNorm1d(4).eval()
-    model = replace_batchnorm(nn.Sequential(shared, nn.Linear(4, 4), shared))
-    assert model[0] is model[2]
-    assert not model[0].training
-    alone = replace_batchnorm(nn.BatchNorm1d(4), groups=2)
-    assert isinstance(alone, nn.GroupNorm)
-    assert alone.num_groups == 2
-    with pytest.raises(InputError, match="groups"):
-        replace_batchnorm(nn.Sequential(), groups=0)
 
 
 NEW_SWITCHES = pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="torch before 2.9")

@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import pytest
 import torch
+from clip_texts import rule_of
 from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.audit import neighbour_replay
+from adadp.app.losses import cross_entropy
+from adadp.app.methods.adadp import AdaDp
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import fit
 from adadp.app.zoo import load
 from adadp.errors import InputError
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
-from adadp.methods import AdaDp, DpSgd
+from adadp.methods import DpSgd
 from adadp.methods.clipped import ClippedSum
 from adadp.noise import GaussianMechanism
-from adadp.schedules import parse_schedule
 
 RULES = ["flat:0.5", "per-layer:0.3", "per-layer-joint:0.5", "automatic:0.5,gamma=0.01"]
 QUANTILE = "quantile:initial=0.5,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100"
@@ -46,7 +48,7 @@ def plan_of(rule: str, sampling: str = "poisson", clips: str = CLIPS, batches: s
         steps=STEPS,
         records=SIZE,
         batch_size=SIZE,
-        clip_norm=rule,
+        clip_norm=rule_of(rule),
         sampling=sampling,
         neighbours="replace-one" if sampling == "fixed" else "add-remove",
         clip_norm_schedule=parse_schedule(clips),
@@ -106,7 +108,7 @@ def test_no_record_moves_a_release_by_more_than_the_bound_of_its_step(tmp_path, 
 def without_factor_in_weights(self, capture):
     factor, self.clip_factor = self.clip_factor, 1.0
     try:
-        return whole_ask(self, capture)
+        return whole_contribution(self, capture)
     finally:
         self.clip_factor = factor
 
@@ -122,15 +124,15 @@ def without_factor_in_bounds(self):
 def with_factor_not_squared(self, capture):
     factor, self.clip_factor = self.clip_factor, self.clip_factor**0.5
     try:
-        return whole_ask(self, capture)
+        return whole_contribution(self, capture)
     finally:
         self.clip_factor = factor
 
 
-whole_ask, whole_bounds = ClippedSum.ask, ClippedSum.l2_bounds
+whole_contribution, whole_bounds = ClippedSum.contribution, ClippedSum.l2_bounds
 TWINS = {
-    "weights without the factor": ("ask", without_factor_in_weights),
-    "weights with its root": ("ask", with_factor_not_squared),
+    "weights without the factor": ("contribution", without_factor_in_weights),
+    "weights with its root": ("contribution", with_factor_not_squared),
     "a bound without the factor": ("l2_bounds", without_factor_in_bounds),
 }
 
@@ -196,7 +198,7 @@ def test_the_sum_is_divided_by_the_batch_size_of_its_step(tmp_path):
         steps=3,
         records=SIZE,
         batch_size=60,
-        clip_norm="flat:1e9",
+        clip_norm=rule_of("flat:1e9"),
         batch_size_schedule=parse_schedule("piecewise:0=60,1=30"),
     )
     x, y = records(SIZE)

@@ -6,14 +6,16 @@ import math
 
 import pytest
 import torch
+from clip_texts import rule_of
 from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
+from adadp.app.losses import cross_entropy
+from adadp.app.texts.methods import METHODS, parse_method
+from adadp.app.texts.schedules import parse_schedule
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
-from adadp.methods import GRADIENT, METHODS, Method, Query, parse_method
+from adadp.methods import GRADIENT, Method, Query
 from adadp.noise import GaussianMechanism
-from adadp.schedules import parse_schedule
 
 QUANTILE = "quantile:initial=0.5,quantile=0.5,lr=0.5,count_noise=5,floor=0.01,ceiling=100"
 FAST = "adadp:start=2,power=1,memory=0.8"
@@ -96,7 +98,7 @@ def test_it_is_the_deviation_of_what_was_released_from_what_it_would_be_without_
         "records": 200,
         "batch_size": 40,
         "epochs": 6,
-        "clip_norm": settings.get("clip_norm", 1.0),
+        "clip_norm": rule_of(settings.get("clip_norm", 1.0)),
     }
     plan = Plan.of_noise(**length, **schedules)
     mechanism, known = Clean(), parse_method(method)
@@ -149,7 +151,9 @@ def test_noise_alone_is_as_large_as_every_method_says(tmp_path, method):
 
 @pytest.mark.parametrize("follow", [0, 1])
 def test_the_noise_in_a_momentum_has_the_unit_of_a_learnt_bound(tmp_path, follow):
-    plan = Plan.of_noise(noise=1.5, records=200, batch_size=40, steps=12, clip_norm=f"{QUANTILE},follow={follow}")
+    plan = Plan.of_noise(
+        noise=1.5, records=200, batch_size=40, steps=12, clip_norm=rule_of(f"{QUANTILE},follow={follow}")
+    )
 
     def nothing(model, values, labels):
         return 0.0 * cross_entropy(model, values, labels)
@@ -169,7 +173,7 @@ def test_where_the_noise_follows_what_was_not_released_nothing_is_said(tmp_path,
 
 
 def test_without_noise_it_is_zero(tmp_path):
-    plan = Plan.of_noise(noise=0.0, records=200, batch_size=40, steps=2, clip_norm="flat:inf")
+    plan = Plan.of_noise(noise=0.0, records=200, batch_size=40, steps=2, clip_norm=rule_of("flat:inf"))
     private = gradients_at_work(tmp_path, parse_method("dpsgd"), plan)
     private.release()
     assert set(private.gradient_deviations.values()) == {0.0}
@@ -199,7 +203,7 @@ def test_the_restored_gradients_have_said_nothing_yet(tmp_path):
 
 
 def test_the_noise_is_that_of_the_gradient_and_not_of_the_count(tmp_path):
-    plan = Plan.of_noise(noise=1.0, records=200, batch_size=40, steps=3, clip_norm=QUANTILE)
+    plan = Plan.of_noise(noise=1.0, records=200, batch_size=40, steps=3, clip_norm=rule_of(QUANTILE))
     mechanism = Clean()
     private = gradients_at_work(tmp_path, parse_method("dpsgd"), plan, mechanism=mechanism)
     private.release()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from clip_texts import rule_of
 from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
+from adadp.app.losses import cross_entropy
+from adadp.app.texts.methods import parse_method
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
-from adadp.methods import GRADIENT, parse_method
+from adadp.methods import GRADIENT
 from adadp.noise import GaussianMechanism
 
 RULE = "quantile:initial=0.5,quantile=0.5,lr=2,count_noise=0.1,floor=0.001,ceiling=100"
@@ -33,7 +35,7 @@ class Kept(GaussianMechanism):
 def test_the_optimizer_gets_the_release_in_units_of_the_bound_it_was_made_with(tmp_path, method, follow):
     torch.manual_seed(1)
     data = torch.randn(300, 5), torch.zeros(300, dtype=torch.long)
-    plan = Plan.of_noise(noise=0.5, records=300, batch_size=60, epochs=2, clip_norm=f"{RULE},follow={follow}")
+    plan = Plan.of_noise(noise=0.5, records=300, batch_size=60, epochs=2, clip_norm=rule_of(f"{RULE},follow={follow}"))
     mechanism = Kept()
     with Ledger.create(tmp_path / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger:
         private = PrivateGradients(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from adadp.app import resolve
+from adadp.app import start
 from adadp.app.cli import main
 from adadp.app.config import TrainConfig
-from adadp.methods import parse_method
+from adadp.app.texts.methods import parse_method
 
 
 @pytest.mark.parametrize("method", ["adadp", "dpopt"])
@@ -21,7 +21,7 @@ def test_a_run_that_ends_before_its_scales_begin_says_so(method):
 
 def test_plan_and_certificate_say_it():
     config = TrainConfig("cancer", epsilon=1.0, delta=1e-4, steps=3, method="adadp", threads=1, seed=0)
-    assert any("adadp is DP-SGD up to step 20" in note for note in resolve.start(config).certificate["notes"])
+    assert any("adadp is DP-SGD up to step 20" in note for note in start.start(config).certificate["notes"])
     flags = ["plan", "--data", "cancer", "--epsilon", "1", "--steps"]
     assert "adadp is DP-SGD up to step 20" in CliRunner().invoke(main, [*flags, "3"]).output
     assert "is DP-SGD" not in CliRunner().invoke(main, [*flags, "30"]).output

@@ -34,7 +34,7 @@ def in_this_process(monkeypatch) -> set[str]:
     """Runs are made here, where processes are not the point. Those whose folder's name is put into the set fail."""
     failing = set[str]()
 
-    def run_jobs(jobs, *, workers, finished, tick):
+    def run_jobs(jobs, *, workers, marks, finished, tick):
         for job in jobs:
             try:
                 if job.folder.name in failing:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adadp.accounting import accountant
-from adadp.app import resolve, zoo
+from adadp.app import start, zoo
 from adadp.app.runs import RunFolder
 from adadp.errors import InputError
 from adadp.events import Repeated, compose
@@ -221,7 +221,7 @@ def test_different_neighbours_have_no_total():
 
 def test_two_methods_with_one_seed_draw_the_same_batches_and_begin_with_the_same_weights(monkeypatch):
     drawn, begun = list[list[int]](), list[list[float]]()
-    draw, build = Batches.batch, resolve.build_model
+    draw, build = Batches.batch, start.build_model
 
     def batch(self, step):
         found = draw(self, step)
@@ -234,10 +234,10 @@ def test_two_methods_with_one_seed_draw_the_same_batches_and_begin_with_the_same
         return made
 
     monkeypatch.setattr(Batches, "batch", batch)
-    monkeypatch.setattr(resolve, "build_model", model)
+    monkeypatch.setattr(start, "build_model", model)
     first, second = plan_all(spec("dpsgd", "adadp", epsilons=(2.0,), base=QUICK))
     for config in (first.config.replace(seed=1), second.config.replace(seed=1), second.config.replace(seed=2)):
-        resolve.start(config)
+        start.start(config)
     assert drawn[0:3] == drawn[3:6] != drawn[6:9]
     assert begun[0] == begun[1] != begun[2]
 

@@ -330,10 +330,14 @@ def test_a_process_that_cannot_begin_is_tried_twice(tmp_path, monkeypatch):
     monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", dying)
     ended = list[str]()
     jobs = [Job(TrainConfig("cancer", noise_multiplier=1.0, delta=1e-4), tmp_path / "run")]
-    run_jobs(jobs, workers=1, finished=lambda _, __, failure: ended.append(str(failure)), tick=lambda _: None)
+    marks = tmp_path / "marks"
+    run_jobs(
+        jobs, workers=1, marks=marks, finished=lambda _, __, failure: ended.append(str(failure)), tick=lambda _: None
+    )
     (error,) = ended
     assert "exit code -9" in error
-    assert len(begun) == 3  # the last has nothing to do
+    assert len(begun) == 2
+    assert not marks.exists()
 
 
 @pytest.mark.parametrize(("said", "threads"), [("1", 1), ("", 64), ("none", 64), ("0", 64), ("99", 64)])

@@ -15,8 +15,10 @@ from adadp import Ledger, PrivateGradients
 from adadp.accounting import RdpFilter
 from adadp.app.audit import audit_method
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
 from adadp.app.selection import grid, tune
+from adadp.app.spec import RunSpec
 from adadp.app.train import fit, verify_run
 from adadp.app.train.planning import plan_of
 from adadp.app.zoo import load
@@ -26,7 +28,6 @@ from adadp.events import AdaptivelyChosen, GaussianRelease, PoissonSampled, Sele
 from adadp.gradients import GradientEngine
 from adadp.lab.methods.agd import Agd, AgdQuery
 from adadp.ledger import read_ledger
-from adadp.losses import cross_entropy
 from adadp.methods.base import GRADIENT
 from adadp.noise import choose_least
 from adadp.plan import Plan
@@ -381,7 +382,7 @@ def asked(**changes) -> TrainConfig:
 )
 def test_what_cannot_be_is_refused_ahead(changes, message):
     with pytest.raises(InputError, match=message):
-        plan_of(asked(**changes), 600)
+        plan_of(RunSpec.of(asked(**changes)), 600)
 
 
 def test_searches_and_audits_refuse_it_with_a_reason(tmp_path):
@@ -393,7 +394,7 @@ def test_searches_and_audits_refuse_it_with_a_reason(tmp_path):
 
 
 def test_the_first_noise_leaves_room_for_less_of_it():
-    lasting, begun = plan_of(asked(), 600), plan_of(asked(method="agd:start=1.5"), 600)
+    lasting, begun = plan_of(RunSpec.of(asked()), 600), plan_of(RunSpec.of(asked(method="agd:start=1.5")), 600)
     assert begun.noise_multiplier_at(0) == pytest.approx(1.5 * lasting.noise_multiplier_at(0))
     assert begun.choice_epsilon == pytest.approx(lasting.choice_epsilon / 1.5)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from clip_texts import rule_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -16,15 +17,18 @@ from torch import nn
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.audit import neighbour_replay
 from adadp.app.config import TrainConfig
-from adadp.app.resolve import resolved
+from adadp.app.losses import cross_entropy
+from adadp.app.methods.adadp import AdaDp
+from adadp.app.resolve import resolve
+from adadp.app.texts.methods import parse_method
 from adadp.clipping.base import SLACK
 from adadp.errors import InputError
-from adadp.gradients import Capture, boxes, loop_gradients
+from adadp.gradients import Capture, loop_gradients
+from adadp.lab.methods import clamped
 from adadp.lab.methods.dpopt import DpOpt
 from adadp.lab.methods.dpopt_scales import ShapedScales
 from adadp.ledger import PlannedBudget
-from adadp.losses import cross_entropy
-from adadp.methods import AdaDp, DpSgd, parse_method
+from adadp.methods import DpSgd
 from adadp.methods.clipped import ClippedSum
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
@@ -39,7 +43,7 @@ SEED = 11
 @pytest.fixture(autouse=True)
 def without_compiler(monkeypatch):
     """Compiling takes seconds, and has tests of its own."""
-    monkeypatch.setattr(boxes, "_compiled_kernel", lambda: None)
+    monkeypatch.setattr(clamped, "_compiled_kernel", lambda: None)
 
 
 def mlp() -> nn.Module:
@@ -73,7 +77,7 @@ def started(
 ):
     records = len(data[0]) if planned is None else planned
     plan = Plan.of_noise(
-        noise=noise_multiplier, steps=50, records=records, batch_size=batch_size or records, clip_norm=rule
+        noise=noise_multiplier, steps=50, records=records, batch_size=batch_size or records, clip_norm=rule_of(rule)
     )
     path = folder / f"{len(list(folder.iterdir()))}.jsonl"
     ledger = Ledger.create(path, budget=PlannedBudget(plan.event()))
@@ -332,7 +336,7 @@ def test_an_empty_batch_releases_noise_alone(tmp_path, method):
 @pytest.mark.parametrize("noise_multiplier", [0.0, 1.0])
 def test_gradients_that_are_all_zero(tmp_path, noise_multiplier):
     private = started(tmp_path, made(), numbers(), noise_multiplier=noise_multiplier)
-    private.query.ask = lambda capture: {
+    private.query.contribution = lambda capture: {
         "noise": {name: torch.zeros_like(each) for name, each in private.model.named_parameters()}
     }
     released, found = steps_of(private, 8), flat(inverse_of(private))
@@ -600,11 +604,11 @@ def test_wrong_options_are_refused(text, message):
 
 def test_only_the_published_method_brings_the_settings_of_the_paper():
     def whole(method):
-        return resolved(
+        return resolve(
             TrainConfig(
                 "mnist", noise_multiplier=8.0, delta=1e-5, method=method, features="pca:dim=60,noise_multiplier=16"
             )
-        )
+        ).config
 
     published, private, plain = whole("dpopt:source=raw"), whole("dpopt"), whole("dpsgd")
     assert (published.optimizer, published.lr, published.lr_schedule, published.clip_norm) == ("sgd", 0.1, None, 4.0)

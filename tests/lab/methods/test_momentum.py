@@ -7,6 +7,7 @@ import statistics
 
 import pytest
 import torch
+from clip_texts import rule_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -14,7 +15,11 @@ from torch import nn
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.accounting import accountant
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
+from adadp.app.spec import RunSpec
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import fit, verify_run
 from adadp.app.train.planning import plan_of
 from adadp.app.zoo import load
@@ -22,9 +27,6 @@ from adadp.errors import InputError, Interrupted
 from adadp.events import Composed, GaussianRelease, Neighbours, PoissonSampled
 from adadp.lab.methods.momentum import DpSgdMomentum, variance_factor
 from adadp.ledger import PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
-from adadp.methods import parse_method
-from adadp.schedules import parse_schedule
 
 DATA = load("cancer").train
 SETTINGS = {"delta": 1e-4, "batch_size": 56, "clip_norm": 1.0, "lr": 0.2}
@@ -80,7 +82,9 @@ def test_the_noise_in_the_velocity_is_as_stated(tmp_path):
     model = nn.Linear(400, 50, bias=False)
     data = (torch.zeros(20, 400), torch.zeros(20, dtype=torch.long))
     clips = parse_schedule("piecewise:0=1,2=0.5")
-    plan = Plan.of_noise(noise=2.0, steps=6, records=20, batch_size=20, clip_norm="flat:3", clip_norm_schedule=clips)
+    plan = Plan.of_noise(
+        noise=2.0, steps=6, records=20, batch_size=20, clip_norm=rule_of("flat:3"), clip_norm_schedule=clips
+    )
     with Ledger.create(tmp_path / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger:
         private = PrivateGradients(model, data, cross_entropy, plan, ledger, method=DpSgdMomentum("momentum"), seed=0)
         variance = 0.0
@@ -116,7 +120,7 @@ def config(method: str = "dpsgd-momentum", **changes) -> TrainConfig:
 
 
 def test_the_printed_bound_with_the_noise_kept():
-    plan = plan_of(config(), 600)
+    plan = plan_of(RunSpec.of(config()), 600)
     steps = range(plan.steps)
     bounds = [12 * plan.clip_factor_at(step) for step in steps]
     assert bounds == pytest.approx([12 / min(2, 1 + (step // 10) / 4) for step in steps])
@@ -125,7 +129,7 @@ def test_the_printed_bound_with_the_noise_kept():
 
 
 def test_noise_kept_and_multiplier_kept_are_other_events_and_both_are_what_is_charged():
-    kept, scaled = plan_of(config(), 600), plan_of(config(keep_noise=False), 600)
+    kept, scaled = plan_of(RunSpec.of(config()), 600), plan_of(RunSpec.of(config(keep_noise=False)), 600)
     epochs = [[PoissonSampled(0.1, GaussianRelease(1.5 * (1 + e / 4)))] * 10 for e in range(4)]
     by_hand = Composed(tuple(event for epoch in epochs for event in epoch))
     assert kept.epsilon(1e-5).epsilon == pytest.approx(accountant("pld").epsilon(by_hand, 1e-5).epsilon, rel=1e-6)
@@ -153,7 +157,7 @@ def test_a_budget_is_met_and_the_ledger_holds_every_multiplier(tmp_path, neighbo
 
 
 def test_a_schedule_of_ones_own_by_the_step():
-    plan = plan_of(config(clip_norm_schedule="poly:k=1,s_end=0.5,period=10,tick=2"), 600)
+    plan = plan_of(RunSpec.of(config(clip_norm_schedule="poly:k=1,s_end=0.5,period=10,tick=2")), 600)
     assert [plan.clip_factor_at(step) for step in (0, 1, 2, 3, 19, 20, 39)] == pytest.approx(
         [1, 1, 0.95, 0.95, 0.55, 0.5, 0.5]
     )
@@ -163,13 +167,15 @@ def test_a_schedule_of_ones_own_by_the_step():
 
 def test_what_cannot_be_is_refused_ahead():
     with pytest.raises(InputError, match="length is not known"):
-        plan_of(config(noise_multiplier=None, epochs="auto", epsilon=1.0, noise_schedule="uniform:s0=3"), 600)
+        plan_of(
+            RunSpec.of(config(noise_multiplier=None, epochs="auto", epsilon=1.0, noise_schedule="uniform:s0=3")), 600
+        )
     with pytest.raises(InputError, match="keep_noise is given, and the clip bound does not change"):
-        plan_of(config("dpsgd", keep_noise=True), 600)
+        plan_of(RunSpec.of(config("dpsgd", keep_noise=True)), 600)
     with pytest.raises(InputError, match="quantile was given together with a schedule"):
-        plan_of(config(clip_rule="quantile"), 600)
+        plan_of(RunSpec.of(config(clip_rule="quantile")), 600)
     with pytest.raises(InputError, match="counts steps"):
-        plan_of(config(batch_size=None, batch_size_schedule="piecewise:0=60,3=30,tick=5"), 600)
+        plan_of(RunSpec.of(config(batch_size=None, batch_size_schedule="piecewise:0=60,3=30,tick=5")), 600)
 
 
 def test_the_command_says_what_is_kept():

@@ -10,21 +10,23 @@ from dataclasses import fields
 import pytest
 import torch
 import torch.nn.functional as F
+from clip_texts import rule_of
 from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.accounting import accountant
 from adadp.app.config import TrainConfig
+from adadp.app.losses import cross_entropy
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
 from adadp.app.report.certificate import make_certificate
 from adadp.app.report.wording import plain_words
 from adadp.app.runs.optimizer_state import flatten_optimizer, restore_optimizer
+from adadp.app.spec import RunSpec
+from adadp.app.texts.methods import METHODS, parse_method
 from adadp.errors import InputError
-from adadp.gradients import boxes
+from adadp.lab.methods import clamped
 from adadp.lab.methods.published import AdadpPublished, Adal, Adan
 from adadp.ledger import PlannedBudget, read_ledger
-from adadp.losses import cross_entropy
-from adadp.methods import METHODS, parse_method
 from adadp.randomness import SeededSource
 
 CLIP, SIGMA, RECORDS, LOT, SEED = 0.3, 0.5, 30, 12, 11
@@ -39,7 +41,7 @@ READINGS = [
 @pytest.fixture(autouse=True)
 def without_compiler(monkeypatch):
     """Compiling takes seconds, and has tests of its own."""
-    monkeypatch.setattr(boxes, "_compiled_kernel", lambda: None)
+    monkeypatch.setattr(clamped, "_compiled_kernel", lambda: None)
 
 
 def mlp() -> nn.Module:
@@ -71,7 +73,9 @@ def started(
     **options,
 ):
     planned = len(data[0]) if planned is None else planned
-    plan = Plan.of_noise(noise=noise_multiplier, steps=50, records=planned, batch_size=batch_size, clip_norm=rule)
+    plan = Plan.of_noise(
+        noise=noise_multiplier, steps=50, records=planned, batch_size=batch_size, clip_norm=rule_of(rule)
+    )
     path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
     ledger = Ledger.create(path, budget=PlannedBudget(plan.event()))
     return PrivateGradients(
@@ -420,9 +424,13 @@ def certificate_of(tmp_path, method, *, charged=10, before=(), sampling="poisson
         for charge in charges:
             if charge is not None:
                 ledger.charge(charge)
-    config = TrainConfig("python", method=method, noise_multiplier=noise_multiplier, delta=1e-4, allow_nonprivate=True)
+    config = TrainConfig(
+        "python", method=method, noise_multiplier=noise_multiplier, delta=1e-4, clip_norm=1.0, allow_nonprivate=True
+    )
     record = read_ledger(tmp_path / "ledger.jsonl")
-    return make_certificate(config=config, plan=plan, ledger=record, randomness="secure", model={}, steps_done=charged)
+    return make_certificate(
+        spec=RunSpec.of(config), plan=plan, ledger=record, randomness="secure", model={}, steps_done=charged
+    )
 
 
 STEPS = Plan.of_noise(noise=2.0, records=560, batch_size=56, steps=10)

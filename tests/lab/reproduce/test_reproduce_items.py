@@ -63,8 +63,8 @@ def test_every_file_says_what_where_and_how(path):
 @pytest.mark.parametrize("path", sorted(path for path, item in ITEMS.items() if item.kind != COMMAND))
 def test_what_a_quick_run_would_train_can_be_planned(path):
     """Every default, check and calibration before a run is a reason to refuse it."""
-    for config in map(resolve.resolved, ITEMS[path].runs(quick=True).values()):
-        assert plan_of(config, resolve.public_records(config)).steps > 0
+    for spec in map(resolve.resolve, ITEMS[path].runs(quick=True).values()):
+        assert plan_of(spec, resolve.public_records(spec.config)).steps > 0
 
 
 def test_the_folder_is_found_beside_the_source():

@@ -16,14 +16,14 @@ from PIL import Image
 
 from adadp.app import zoo
 from adadp.app.cli import main
+from adadp.app.losses import cross_entropy
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.lab.methods.published import AdadpPublished
 from adadp.lab.studies.gradients import GradientSettings, Look, _projected, published_noise, study_gradients
-from adadp.lab.studies.plots import plot_gradients, plot_noise
+from adadp.lab.studies.plots import draw_study
 from adadp.ledger import Ledger
-from adadp.losses import cross_entropy
 from adadp.methods import DpSgd
 from adadp.plan import Plan
 from adadp.step import PrivateGradients
@@ -219,8 +219,9 @@ def drawn(path: Path) -> bool:
 @pytest.mark.parametrize("changed", [{"looks": (1,)}, {"noise_multiplier": 0.0, "looks": (1, 3)}, {"looks": (1, 2, 4)}])
 def test_anything_that_was_looked_at_can_be_drawn(changed, tmp_path):
     found = study_gradients(replace(SMALL, **changed))
-    assert drawn(plot_gradients(tmp_path / "a.png", found))
-    assert plot_noise(tmp_path / "b.png", found).exists()
+    gradients, noise = draw_study("gradients", tmp_path, found)
+    assert drawn(gradients)
+    assert noise.exists()
 
 
 def adadp(line: str) -> Result:

@@ -15,13 +15,13 @@ from PIL import Image
 
 from adadp.app import zoo
 from adadp.app.cli import main
+from adadp.app.losses import cross_entropy
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.gradients import loop_gradients
 from adadp.lab.studies.keys import keyed
 from adadp.lab.studies.norms import ModelNorms, NormLook, NormSettings, _standardised, study_norms
-from adadp.lab.studies.plots import plot_norms
-from adadp.losses import cross_entropy
+from adadp.lab.studies.plots import draw_study
 
 RECORDS = len(zoo.load("cancer").train[1])
 SMALL = NormSettings(data="cancer", models=("mlp:7",), epochs=2, q=0.2, lr=0.05, raw=True)
@@ -207,7 +207,7 @@ def drawn(path: Path) -> bool:
 
 @pytest.mark.parametrize("models", [("mlp:7",), ("mlp:7", "linear", "mlp:5")])
 def test_any_number_of_models_can_be_drawn(models, tmp_path):
-    assert drawn(plot_norms(tmp_path / "a.png", study_norms(replace(SMALL, models=models))))
+    assert all(map(drawn, draw_study("norms", tmp_path, study_norms(replace(SMALL, models=models)))))
 
 
 def adadp(line: str) -> Result:

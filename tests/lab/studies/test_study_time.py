@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from adadp.app.cli import main
+from adadp.app.texts.methods import parse_method
 from adadp.errors import InputError
-from adadp.lab.studies.plots import plot_times
+from adadp.lab.studies.plots import draw_study
 from adadp.lab.studies.timing import CASES, METHODS, PRINTED, CaseTimes, TimeStudy, study_time
-from adadp.methods import parse_method
 
 ROOT = Path(__file__).resolve().parents[3]
 LINE = "study time --case mnist --rounds 1"
@@ -124,8 +124,8 @@ def drawn(path: Path) -> bool:
 
 
 def test_anything_that_was_measured_can_be_drawn(tmp_path, short):
-    assert drawn(plot_times(tmp_path / "a.png", short))
-    assert drawn(plot_times(tmp_path / "b.png", made_up(dpsgd=1.0)))
+    assert all(map(drawn, draw_study("time", tmp_path, short)))
+    assert all(map(drawn, draw_study("time", tmp_path, made_up(dpsgd=1.0))))
 
 
 def test_the_page_has_a_row_per_method(monkeypatch):

@@ -1,1 +1,1 @@
-"""Planning questions over the accountants: shapes of runs, and the noise of a search."""
+"""What a budget buys: calibration, targets, plans that meet them, the noise of a search."""

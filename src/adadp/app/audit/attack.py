@@ -9,12 +9,15 @@ from typing import Any
 
 from adadp import checks
 from adadp.accounting import Answer, accountant
+from adadp.app.accounting.plans import plan_for
 from adadp.app.audit.canary import Canary
 from adadp.app.audit.dirac import Dirac
 from adadp.app.audit.epsilon_bounds import LowerBound, lower_bound
 from adadp.app.audit.trials import Experiment, MakeOptimizer, Subject, Trials, Watch, optimizer_by_name, run_trials
+from adadp.app.texts.clip_rules import clip_rule
+from adadp.app.texts.methods import parse_method
 from adadp.errors import InputError
-from adadp.methods import Method, parse_method
+from adadp.methods import Method
 from adadp.plan import Plan
 
 ATTACKS = ("canary", "dirac")
@@ -150,9 +153,8 @@ def audit_method(
             why="Its noise is found on the way, and the attacks know runs with planned noise only.",
             fix="Attack dpsgd, whose gradients it releases.",
         )
-    plan = _plan(
-        epsilon, noise_multiplier, delta, records=records, batch_size=batch_size, steps=steps, clip_norm=clip_norm
-    )
+    rule = clip_rule(clip_norm) if isinstance(clip_norm, str) else clip_norm
+    plan = _plan(epsilon, noise_multiplier, delta, records=records, batch_size=batch_size, steps=steps, clip_norm=rule)
     subject = Subject(plan, known, optimizer=_optimizer(known, optimizer, lr))
     experiments = _experiments(attack, data, source_dir)
     share = 1 - (1 - checks.probability("confidence", confidence)) / len(experiments)
@@ -176,7 +178,7 @@ def _experiments(attack: str, data: str, source_dir: str | None) -> list[Experim
 def _plan(epsilon: float | None, noise_multiplier: float | None, delta: float, **shape: Any) -> Plan:
     checks.delta(delta)
     if noise_multiplier is None:
-        return Plan.for_budget(epsilon=1.0 if epsilon is None else epsilon, delta=delta, **shape)
+        return plan_for(epsilon=1.0 if epsilon is None else epsilon, delta=delta, **shape)
     if epsilon is not None:
         raise InputError(
             "Both epsilon and noise_multiplier were given.", why="One follows from the other.", fix="Give one."

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from adadp import checks
 from adadp.app import zoo
 from adadp.app.audit.trials import Experiment, View
+from adadp.app.losses import cross_entropy
 from adadp.errors import InputError
-from adadp.losses import cross_entropy
 
 _HIDDEN = 8
 _START = 20

@@ -176,7 +176,7 @@ def calibrate(solve: str, accountant: str, as_json: bool, **options: Any) -> Non
 
 
 def _solve_noise(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
-    from adadp.accounting import smallest_noise
+    from adadp.app.accounting.calibrate import smallest_noise
     from adadp.schedules import Uniform
 
     _need(options, "solve noise-multiplier", needed=("epsilon", "delta"), barred=("rho", "noise_multiplier"))
@@ -195,7 +195,7 @@ def _solve_noise(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _solve_steps(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
-    from adadp.accounting import most_repetitions
+    from adadp.app.accounting.calibrate import most_repetitions
 
     _need(
         options,
@@ -216,7 +216,7 @@ def _solve_steps(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _solve_epochs(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
-    from adadp.accounting import longest, longest_within_rho
+    from adadp.app.accounting.calibrate import longest, longest_within_rho
     from adadp.schedules import Uniform
 
     _need(options, "solve epochs", needed=(), barred=("steps", "epochs"))
@@ -312,7 +312,7 @@ def _shape(options: dict[str, Any]) -> RunShape:
 
 
 def _schedule(options: dict[str, Any]) -> Schedule | None:
-    from adadp.schedules import parse_schedule
+    from adadp.app.texts.schedules import parse_schedule
 
     if options["schedule"] is None:
         return None

@@ -124,11 +124,8 @@ def _entries(names: tuple[str, ...], source_dir: str | None) -> list[DataSet | W
 def _fetch_one(entry: DataSet | Weights, source_dir: str | None, as_json: bool) -> None:
     from adadp.app import zoo
 
-    if isinstance(entry, zoo.Weights):
-        fetched, had = zoo.fetch_weights(entry, source_dir=source_dir), entry.files
-    else:
-        form, fetched = zoo.fetch_form(entry, source_dir=source_dir)
-        had = form.files
+    fetched = zoo.fetch(entry, source_dir=source_dir)
+    had = fetched.form.files
     if as_json:
         files = [
             {"name": file.name, "size": file.size, "sha256": file.sha256, "origin": fetched.origin[file.name]}
@@ -165,7 +162,7 @@ def _weights_row(entry: Weights) -> dict[str, Any]:
     from adadp.app import zoo
 
     nothing = dict.fromkeys(("train_records", "test_records", "shape", "classes"))
-    state = _state(zoo.inspect_files(entry.name, entry.files))
+    state = _state(zoo.inspect(entry))
     return {"name": entry.name, "title": entry.title, **nothing, "state": state}
 
 
@@ -212,7 +209,7 @@ def _weights_facts(entry: Weights) -> dict[str, Any]:
         "licence": entry.licence,
         "sources": [str(source) for source in entry.sources],
         "cache": str(zoo.cache_folder() / entry.name),
-        "files": _files(entry.files, zoo.inspect_files(entry.name, entry.files)),
+        "files": _files(entry.files, zoo.inspect(entry)),
         "alternatives": [],
     }
 

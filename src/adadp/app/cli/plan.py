@@ -55,15 +55,14 @@ def plan(
 
 
 def _outlook(config: TrainConfig, *, every: bool) -> Outlook:
-    from adadp.app import resolve
     from adadp.app.report.preview import outlook
-    from adadp.app.train.planning import decay_of, filter_of, plan_of, rate_of
+    from adadp.app.resolve import resolve, training_records
+    from adadp.app.train.planning import filter_of, plan_of
 
-    config = resolve.resolved(config)
-    planned = plan_of(config, resolve.training_records(config))
-    chosen_on_the_way = planned.adaptive or decay_of(config) is not None
-    budget = filter_of(config, planned) if chosen_on_the_way else None
-    return outlook(config, planned, rate=rate_of(config), budget=budget, every=every)
+    spec = resolve(config)
+    planned = plan_of(spec, training_records(spec.config))
+    budget = filter_of(spec.config, planned) if planned.adaptive else None
+    return outlook(spec, planned, budget=budget, every=every)
 
 
 def _show(outlooks: Sequence[Outlook]) -> None:

@@ -37,18 +37,18 @@ def train(out: str | None, config_file: str | None, resume: str | None, as_json:
     adadp train --data table:people.csv --schema people.toml --epsilon 1 --delta 1e-6 --out runs/people
     adadp train --resume runs/mnist
     """
-    from adadp.app import resolve
+    from adadp.app import start
 
     given = given_options(flags)
     try:
         with training_bar(quiet=as_json) as watch, feature_bar() as progress:
             if resume is not None:
                 _only_resume(given, out, config_file)
-                result = resolve.resume(resume, watch=watch, progress=progress)
+                result = start.resume(resume, watch=watch, progress=progress)
             else:
                 config = config_of(given, config_file)
                 _require_out(config, out)
-                result = resolve.start(config, out, watch=watch, progress=progress)
+                result = start.start(config, out, watch=watch, progress=progress)
     except Interrupted as stopped:
         click.echo(f"{stopped.what} {stopped.fix}".strip(), err=True)
         sys.exit(130)

@@ -17,10 +17,10 @@ from adadp.app.cli.options import config_of, config_options, given_options
 from adadp.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
+    from adadp.app.accounting.repetitions import Repetitions
     from adadp.app.config import TrainConfig
     from adadp.app.selection import SearchResult
     from adadp.app.train.search_spec import Search
-    from adadp.events import Repetitions
 
 _SCORED = ("validation", "validation_public", "validation_data")
 """Options of a training run that here say what the runs are compared on."""
@@ -116,7 +116,7 @@ def _settings(grid: tuple[str, ...], file: str | None) -> tuple[dict[str, Any], 
 
 
 def _law(law: str | None, eta: float | None, runs: float | None) -> Repetitions:
-    from adadp.accounting import repetitions_for
+    from adadp.app.accounting.repetitions import repetitions_for
 
     if eta is not None and law != "tnb":
         raise InputError("--eta was given without --law tnb.", why="It would be ignored.", fix="Add --law tnb.")

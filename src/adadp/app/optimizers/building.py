@@ -11,15 +11,17 @@ from torch import nn
 from adadp.app.config import TrainConfig
 from adadp.app.optimizers.adambc import AdamBC
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
-from adadp.app.train.planning import rate_of
 from adadp.errors import InputError
+from adadp.schedules import Schedule
 from adadp.step import PrivateGradients
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 """From the trained parameters to an optimizer over them."""
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig, make: MakeOptimizer | None = None) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: nn.Module, config: TrainConfig, rate: Schedule | None, make: MakeOptimizer | None = None
+) -> torch.optim.Optimizer:
     """The optimizer ``config`` names, over the trained parameters; if that is "python", the one ``make`` makes.
 
     ================================================  ================================================================
@@ -40,7 +42,6 @@ def make_optimizer(model: nn.Module, config: TrainConfig, make: MakeOptimizer | 
         )
     if make is not None:
         return _checked(make(parameters), parameters)
-    rate = rate_of(config)
     if rate is None:
         raise InputError("No learning rate is given.", fix="Pass lr or lr_schedule.")
     lr = rate.value_at(0)

@@ -18,20 +18,20 @@ from torch import Tensor
 from adadp import __version__
 from adadp.accounting import Filter
 from adadp.app.config import TrainConfig
-from adadp.app.features import parse_features, statement
+from adadp.app.features import statement
 from adadp.app.runs.tensors import tensors_digest
+from adadp.app.spec import RunSpec
 from adadp.app.specification import specification
 from adadp.certificate.digests import json_digest
 from adadp.certificate.make import FORMAT, figures, releases_json
 from adadp.events import flatten
 from adadp.ledger import LedgerRecord
-from adadp.methods import parse_method
 from adadp.plan import Plan
 
 
 def make_certificate(
     *,
-    config: TrainConfig,
+    spec: RunSpec,
     plan: Plan,
     ledger: LedgerRecord,
     randomness: str,
@@ -56,7 +56,7 @@ def make_certificate(
     was measured on public data.
     """
     assert plan.neighbours is not None
-    method = parse_method(config.method)
+    config = spec.config
     proved = figures(
         ledger,
         noisy=plan.noise is not None,
@@ -65,8 +65,8 @@ def make_certificate(
         accountant_name=config.accountant,
         seed=config.seed,
         budget=budget,
-        not_private=method.not_private,
-        paper=method.paper,
+        not_private=spec.method.not_private,
+        paper=spec.method.paper,
     )
     certificate: dict[str, Any] = proved | {
         "format": FORMAT,
@@ -91,27 +91,27 @@ def make_certificate(
     }
     if encoder is not None:
         certificate["encoder_digest"] = json_digest(dict(encoder))
-    return certificate | statements(config, plan, learned, search, searched)
+    return certificate | statements(spec, plan, learned, search, searched)
 
 
 def statements(
-    config: TrainConfig,
+    spec: RunSpec,
     plan: Plan,
     learned: Mapping[str, Tensor] | None,
     search: Mapping[str, Any] | None,
     searched: Iterable[str],
 ) -> dict[str, Any]:
     """What a certificate says about the parts of a run, its features and its data; arguments as above."""
-    stages = parse_features(config.features)
+    config, stages = spec.config, spec.stages
     found: dict[str, Any] = {
         "parts": {
-            "method": specification(parse_method(config.method)),
+            "method": specification(spec.method),
             "clip_rule": specification(plan.clip_rule),
             "features": [specification(stage) for stage in stages],
         },
         "disclosed": [*_disclosed(config, plan), *searched],
         "not_covered": _not_covered(config),
-        "caveats": _caveats(config, searched=search is not None),
+        "caveats": _caveats(spec, searched=search is not None),
     }
     features = statement(stages, tensors_digest(learned) if learned else None)
     if features is not None:
@@ -188,12 +188,12 @@ def _not_covered(config: TrainConfig) -> list[str]:
     return found
 
 
-def _caveats(config: TrainConfig, *, searched: bool) -> list[str]:
+def _caveats(spec: RunSpec, *, searched: bool) -> list[str]:
     """Where the computer that ran differs from the theorem."""
-    arithmetic = config.arithmetic or "fast"
+    arithmetic = spec.config.arithmetic or "fast"
     found = [_ROUNDING[arithmetic]]
     if arithmetic == "fast":
         found.append(_KEPT_APART)
-        if parse_features(config.features):
+        if spec.stages:
             found.append(_ROUNDED_FEATURES)
     return found if searched else [*found, _TIME]

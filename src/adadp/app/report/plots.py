@@ -8,7 +8,8 @@ alone is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,38 @@ class Curve:
     x: Sequence[float]
     y: Sequence[float]
     look: dict[str, Any] = field(default_factory=dict)
+
+
+STYLE: dict[Any, Any] = {
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 10,
+    "figure.figsize": (8.4, 4.6),
+    "figure.titlesize": 10,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "savefig.dpi": 150,
+}
+"""What all pictures have in common."""
+
+
+@contextmanager
+def drawing(path: str | Path, rows: int = 1, columns: int = 1, **how: Any) -> Iterator[tuple[Figure, Any]]:
+    """A figure and its panels, to be drawn in the block and saved to ``path`` at its end."""
+    with matplotlib.rc_context(STYLE):
+        figure, panels = plt.subplots(rows, columns, layout="constrained", **how)
+        try:
+            yield figure, panels
+            figure.savefig(path)
+        except OSError as error:
+            raise InputError(
+                f"Cannot write {path}: {error.strerror}.", fix="Choose a folder that can be written."
+            ) from error
+        finally:
+            plt.close(figure)
 
 
 def plot_epsilon(
@@ -126,30 +159,25 @@ def plot_outlooks(path: str | Path, outlooks: Sequence[Outlook]) -> Path:
                 fix="Leave the plot out.",
             )
     in_rho = all(has_rho(each.plan) for each in outlooks)
-    figure, (noises, spent) = plt.subplots(1, 2, figsize=(9.6, 4.6), layout="constrained")
-    for place, each in enumerate(outlooks):
-        noise, epochs, colour = each.plan.noise, each.plan.epochs, f"C{place}"
-        assert noise is not None
-        noises.stairs(
-            noise.values(epochs), range(epochs + 1), baseline=None, linewidth=1.6, color=colour, label=_label(each)
-        )
-        spent.plot(
-            *_spending(each, in_rho=in_rho), linewidth=1.6, color=colour, marker="o", markevery=[-1], markersize=4
-        )
-    config = outlooks[0].config
-    budget = config.rho if in_rho else config.epsilon
-    if budget is not None:
-        spent.axhline(budget, color="0.4", linewidth=1, linestyle="--", zorder=0, label="budget")
-    noises.set_ylabel("noise multiplier")
-    spent.set_ylabel("rho spent" if in_rho else f"epsilon spent at delta = {config.delta:g}")
-    for panel in (noises, spent):
-        panel.set_xlabel("epochs")
-        panel.set_xlim(left=0)
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-        panel.set_ylim(bottom=0)
-        panel.grid(alpha=0.3, linewidth=0.6)
-    figure.legend(fontsize=9, frameon=False, loc="outside lower center", ncols=2)
-    return _saved(figure, target)
+    with drawing(target, 1, 2, figsize=(9.6, 4.6)) as (figure, (noises, spent)):
+        for place, each in enumerate(outlooks):
+            noise, epochs, colour = each.plan.noise, each.plan.epochs, f"C{place}"
+            assert noise is not None
+            noises.stairs(noise.values(epochs), range(epochs + 1), baseline=None, color=colour, label=_label(each))
+            spent.plot(*_spending(each, in_rho=in_rho), color=colour, marker="o", markevery=[-1], markersize=4)
+        config = outlooks[0].config
+        budget = config.rho if in_rho else config.epsilon
+        if budget is not None:
+            spent.axhline(budget, color="0.4", linewidth=1, linestyle="--", zorder=0, label="budget")
+        noises.set_ylabel("noise multiplier")
+        spent.set_ylabel("rho spent" if in_rho else f"epsilon spent at delta = {config.delta:g}")
+        for panel in (noises, spent):
+            panel.set_xlabel("epochs")
+            panel.set_xlim(left=0)
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+            panel.set_ylim(bottom=0)
+        figure.legend(loc="outside lower center", ncols=2)
+    return target
 
 
 def _spending(run: Outlook, *, in_rho: bool) -> tuple[list[float], list[float]]:
@@ -221,37 +249,25 @@ def _draw(target: Path, curves: Sequence[Curve], *, x_label: str, y_label: str, 
     drawn = [curve for curve in curves if any(math.isfinite(value) for value in curve.y)]
     if not drawn:
         raise InputError("There is nothing to draw.", why="No accountant can answer for any point of the figure.")
-    figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
-    for curve in sorted(drawn, key=lambda curve: [value for value in curve.y if math.isfinite(value)][-1]):
-        axes.plot(curve.x, curve.y, label=curve.label, linewidth=1.6, markersize=4, markevery=3, **curve.look)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    axes.set_title(title, fontsize=10)
-    if len(drawn) > 1:
-        axes.set_yscale("log")
-        _plain_numbers(axes.yaxis, [value for curve in drawn for value in curve.y if value > 0])
-    if x_label == "q" and drawn[0].x[-1] > _WIDE * drawn[0].x[0]:
-        axes.set_xscale("log")
-        _plain_numbers(axes.xaxis, drawn[0].x)
-    axes.grid(alpha=0.3, which="both", linewidth=0.6)
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], fontsize=9, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return _saved(figure, target)
-
-
-def _saved(figure: Figure, target: Path) -> Path:
-    try:
-        figure.savefig(target, dpi=150)
-    except OSError as error:
-        raise InputError(
-            f"Cannot write {target}: {error.strerror}.", fix="Choose a folder that can be written."
-        ) from error
-    finally:
-        plt.close(figure)
+    with drawing(target) as (_, axes):
+        for curve in sorted(drawn, key=lambda curve: [value for value in curve.y if math.isfinite(value)][-1]):
+            axes.plot(curve.x, curve.y, label=curve.label, markersize=4, markevery=3, **curve.look)
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        axes.set_title(title)
+        if len(drawn) > 1:
+            axes.set_yscale("log")
+            plain_numbers(axes.yaxis, [value for curve in drawn for value in curve.y if value > 0])
+        if x_label == "q" and drawn[0].x[-1] > _WIDE * drawn[0].x[0]:
+            axes.set_xscale("log")
+            plain_numbers(axes.xaxis, drawn[0].x)
+        axes.grid(which="both")
+        handles, labels = axes.get_legend_handles_labels()
+        axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5))
     return target
 
 
-def _plain_numbers(axis: Axis, values: Sequence[float]) -> None:
+def plain_numbers(axis: Axis, values: Sequence[float] = (1,)) -> None:
     """0.1, 1, 10 on a logarithmic axis, with 2 and 5 between them where it is short."""
     if max(values) < 1000 * min(values):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -24,21 +24,13 @@ from adadp import checks
 from adadp.accounting import Accountant, Filter, Status, ZcdpFilter, accountant, rounded_up
 from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.app.config import AUTO, TrainConfig
-from adadp.app.features import parse_features, released_stages
+from adadp.app.features import released_stages
+from adadp.app.schedules import ExponentialDecay, PolynomialDecay, StepDecay, TimeDecay, ValidationDecay
+from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import OpenSchedule, parse_noise
 from adadp.events import compose, flatten
-from adadp.methods import parse_method
 from adadp.plan import Plan
-from adadp.schedules import (
-    ExponentialDecay,
-    OpenSchedule,
-    PolynomialDecay,
-    Schedule,
-    StepDecay,
-    TimeDecay,
-    ValidationDecay,
-    parse_noise,
-    parse_open,
-)
+from adadp.schedules import Schedule
 
 _REHEARSAL = "a rehearsal, as it has a seed: nothing will be protected, and what follows is without the seed"
 
@@ -74,7 +66,7 @@ class Solved:
 class Outlook:
     """A run ahead. ``epsilon`` and ``rho`` are those of the whole of it."""
 
-    config: TrainConfig
+    spec: RunSpec
     plan: Plan
     rows: tuple[OutlookRow, ...]
     epsilon: float | None
@@ -89,6 +81,10 @@ class Outlook:
     """What holds a run whose noise is chosen during the run; its budget is then ``epsilon``."""
     not_private: str | None
     """Why there is no epsilon."""
+
+    @property
+    def config(self) -> TrainConfig:
+        return self.spec.config
 
     @property
     def schedule(self) -> str:
@@ -119,7 +115,7 @@ class Outlook:
             *self._released(),
             *([] if self.config.seed is None else [_REHEARSAL]),
             self._total(),
-            *filter(None, [parse_method(config.method).note(plan.steps)]),
+            *filter(None, [self.spec.method.note(plan.steps)]),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -152,8 +148,7 @@ class Outlook:
         length = f"{plan.epochs} epochs, {plan.steps} steps"
         if self.budget is not None:
             first = f"{plan.noise_multiplier_at(0):.4g}"
-            decay = parse_noise(self.schedule)
-            private = isinstance(decay, ValidationDecay) and decay.look is not None
+            private = self.spec.decay is not None and self.spec.decay.look is not None
             shape = "noise" if self.config.noise_schedule is None else f"noise {self.short}"
             return [
                 f"{shape}: the noise multiplier begins with {first} and will be chosen during the run",
@@ -184,29 +179,22 @@ class Outlook:
         return f"in all {cost} by {self.config.accountant}{doubt}{rho}"
 
 
-def outlook(
-    config: TrainConfig,
-    plan: Plan,
-    *,
-    rate: Schedule | None = None,
-    budget: Filter | None = None,
-    every: bool = False,
-) -> Outlook:
-    """What the run of ``config`` by ``plan`` will do.
+def outlook(spec: RunSpec, plan: Plan, *, budget: Filter | None = None, every: bool = False) -> Outlook:
+    """What the run of ``spec`` by ``plan`` will do.
 
-    ``rate`` is the learning rate over the epochs. ``budget`` is the filter of a run that chooses its noise as it goes.
+    ``budget`` is the filter of a run that chooses its noise as it goes.
     ``every`` asks for every epoch; otherwise at most ``FEW`` are computed, the first and the last among them.
     """
-    stages = released_stages(parse_features(config.features))
-    leak = "No noise is added." if plan.noise is None else parse_method(config.method).not_private
+    config, stages = spec.config, released_stages(spec.stages)
+    leak = "No noise is added." if plan.noise is None else spec.method.not_private
     asked = accountant(config.accountant)
     found = Outlook(
-        config=config,
+        spec=spec,
         plan=plan,
         rows=(),
         epsilon=None if budget is None or leak is not None else budget.epsilon,
         rho=budget.rho if isinstance(budget, ZcdpFilter) and leak is None else None,
-        solved=_solved(config, plan),
+        solved=_solved(spec, plan),
         before=tuple(str(stage) for stage in stages),
         epsilon_before=_epsilon_before(config, plan, asked) if stages and leak is None and budget is None else None,
         status=Status.PROVED if budget is not None else asked.status,
@@ -215,10 +203,10 @@ def outlook(
     )
     if budget is not None:
         return found
-    bound, judge = _first_bound(config), asked if leak is None else None
+    bound, judge = spec.starting_bound, asked if leak is None else None
     rhos = rho_by_epoch(plan) if leak is None and has_rho(plan) else [None] * (plan.epochs + 1)
     rows = tuple(
-        _row(config, plan, epoch, rate, bound, judge, rhos[epoch])
+        _row(config, plan, epoch, spec.lr, bound, judge, rhos[epoch])
         for epoch in spread(plan.epochs, plan.epochs if every else FEW)
     )
     return replace(found, rows=rows, epsilon=rows[-1].epsilon, rho=rows[-1].rho)
@@ -291,9 +279,9 @@ def _steps(plan: Plan, epoch: int) -> int:
     return min(plan.timetable.first_step(epoch), plan.steps)
 
 
-def _solved(config: TrainConfig, plan: Plan) -> Solved | None:
+def _solved(spec: RunSpec, plan: Plan) -> Solved | None:
     """What followed from the budget. A schedule without an open number, and with a length, is scaled as a whole."""
-    noise = parse_noise(config.noise_schedule or "uniform:")
+    config, noise = spec.config, spec.noise
     if plan.noise is None or (config.epsilon is None and config.rho is None) or not isinstance(noise, OpenSchedule):
         return None
     if config.steps is None and config.epochs in (None, AUTO):
@@ -302,16 +290,6 @@ def _solved(config: TrainConfig, plan: Plan) -> Solved | None:
         assert isinstance(plan.noise, (TimeDecay, ExponentialDecay, StepDecay, PolynomialDecay))
         return Solved("k", plan.noise.k)
     return Solved("sigma_0", plan.noise_multiplier_at(0))
-
-
-def _first_bound(config: TrainConfig) -> float:
-    """What the clip bound begins with; 1 where a clip rule in full text has its own."""
-    if ":" in config.clip_rule:
-        return 1.0
-    if config.clip_norm is not None:
-        return config.clip_norm
-    assert config.clip_norm_schedule is not None
-    return parse_open(config.clip_norm_schedule).known().value_at(0)
 
 
 def _epsilon_before(config: TrainConfig, plan: Plan, asked: Accountant) -> float:

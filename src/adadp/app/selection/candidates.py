@@ -1,6 +1,6 @@
 """From a base configuration and settings to candidates: configurations in full, with the noise the target allows.
 
-A candidate is filled in (``resolve.resolved``) as a run with the epsilon that one run has in this search: that of a
+A candidate is filled in (``resolve``) as a run with the epsilon that one run has in this search: that of a
 single Gaussian release whose search costs the target. It sets what follows from an epsilon: a batch or a length that is
 ``auto``, and the noise of released features. Then the noise of the steps is found so that the whole search meets the
 target by ``rdp``, and written out: the epsilon of a candidate alone has no meaning, so it is not in its configuration.
@@ -17,17 +17,23 @@ from collections.abc import Callable
 from decimal import ROUND_UP, Context
 
 from adadp.accounting import Status as Proof
-from adadp.accounting import accountant, smallest_noise
-from adadp.app import resolve
+from adadp.accounting import accountant
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.calibrate import smallest_noise
+from adadp.app.accounting.repetitions import Repetitions
 from adadp.app.accounting.search_noise import noise_for_search
 from adadp.app.config import AUTO, TrainConfig
+from adadp.app.resolve import delta_of, resolve
+from adadp.app.schedules import ValidationDecay
 from adadp.app.selection.settings import Setting
+from adadp.app.spec import RunSpec
+from adadp.app.texts.methods import parse_method
+from adadp.app.texts.schedules import parse_noise
 from adadp.app.train import plan_of
 from adadp.errors import InputError
-from adadp.events import BestOf, Event, GaussianRelease, Neighbours, Repetitions
-from adadp.methods import parse_method
+from adadp.events import Event, GaussianRelease, Neighbours
 from adadp.sampling import sampler
-from adadp.schedules import Uniform, ValidationDecay, parse_noise
+from adadp.schedules import Uniform
 
 _DIGITS = 6
 """To how many digits a noise scale is rounded up."""
@@ -66,7 +72,7 @@ def check_base(base: TrainConfig) -> None:
 
 def epsilon_of_one_run(base: TrainConfig, law: Repetitions) -> float:
     """The epsilon of one release whose search, over nothing but it, costs what ``base`` may."""
-    delta = resolve.resolved(base.replace(features="none", noise_schedule=None)).delta
+    delta = delta_of(base)
     assert base.epsilon is not None
     assert delta is not None
     relation = relation_of(base)
@@ -129,7 +135,7 @@ def for_parts(base: TrainConfig, settings: tuple[Setting, ...], records: int) ->
     _refuse_equal(drafts)
     candidates = []
     for draft in drafts:
-        noise = plan_of(draft, records).noise
+        noise = plan_of(RunSpec.of(draft), records).noise
         assert noise is not None
         candidates.append(
             draft.replace(noise_multiplier=noise.value_at(0))
@@ -167,14 +173,14 @@ def _filled(base: TrainConfig, setting: Setting, epsilon: float) -> TrainConfig:
             "whose noise is fixed in advance.",
             fix="Search among other methods.",
         )
-    whole = resolve.resolved(config.replace(epsilon=epsilon))
+    whole = resolve(config.replace(epsilon=epsilon)).config
     if whole.epochs == AUTO or (whole.epochs is None and whole.steps is None):
         raise InputError("The length of a run is not given.", fix="Pass epochs or steps.")
     return whole
 
 
 def _event_by_scale(draft: TrainConfig, records: int) -> Callable[[float], Event]:
-    plan = plan_of(_with_noise(draft, 1.0), records)
+    plan = plan_of(RunSpec.of(_with_noise(draft, 1.0)), records)
     shape = plan.noise
     assert shape is not None
     return lambda scale: plan.with_noise(shape.scaled(scale)).event()

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from adadp.accounting import accountant
-from adadp.app import resolve
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.repetitions import Repetitions
 from adadp.app.config import TrainConfig
+from adadp.app.resolve import training_records
 from adadp.app.selection.candidates import check_base, for_parts
 from adadp.app.selection.gupta import GuptaPlan
 from adadp.app.selection.settings import checked
+from adadp.app.spec import RunSpec
 from adadp.app.train import plan_of
-from adadp.events import BestOf, Repetitions
 
 FAILURE = 0.05
 """The chance of failure the numbers are given for."""
@@ -24,13 +26,13 @@ def gupta_numbers(
     """What the paper claims for a search over runs of ``base.epsilon`` each; what ``repeat`` costs. Reads no data."""
     check_base(base)
     chosen = checked(settings)
-    records = resolve.training_records(base)
+    records = training_records(base)
     candidates = for_parts(base, chosen, records)
     delta = candidates[0].delta
     assert base.epsilon is not None
     assert delta is not None
     paper = GuptaPlan(len(chosen), epsilon_prime, FAILURE)
-    search = BestOf(tuple(plan_of(candidate, records).event() for candidate in candidates), law)
+    search = BestOf(tuple(plan_of(RunSpec.of(candidate), records).event() for candidate in candidates), law)
     return {
         "settings": len(chosen),
         "epsilon_of_a_run": base.epsilon,

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from adadp import checks
+from adadp.app.accounting.repetitions import Repetitions
 from adadp.app.config import TrainConfig
 from adadp.app.owndata import is_own
 from adadp.app.selection.candidates import noise_of_score, relation_of
 from adadp.app.train.search_spec import FILE, PRIVATE, PUBLIC, Scoring
 from adadp.app.train.validation_noise import set_aside
 from adadp.errors import InputError
-from adadp.events import GaussianRelease, Neighbours, Repetitions
+from adadp.events import GaussianRelease, Neighbours
 from adadp.randomness import RandomSource
 from adadp.release import Crossing
 

@@ -7,20 +7,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from adadp.app import resolve
 from adadp.app.config import TrainConfig
 from adadp.app.features import extract, fixed_first, parse_features, whole_module
 from adadp.app.inputs import Records as Pair
+from adadp.app.losses import cross_entropy
 from adadp.app.owndata import load_own
-from adadp.app.resolve import Prepared
 from adadp.app.runs import RunFolder
+from adadp.app.spec import RunSpec
+from adadp.app.start import Prepared, prepared
+from adadp.app.texts.methods import parse_method
 from adadp.app.train import refuse_training_records
 from adadp.app.train.search_spec import Search
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
-from adadp.losses import cross_entropy
-from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.records import Records
 
@@ -42,7 +42,7 @@ class Material:
     def prepared(self, config: TrainConfig) -> Prepared:
         """All records, with the fixed features of ``config``."""
         if config.features not in self._found:
-            self._found[config.features] = resolve.prepared(config)
+            self._found[config.features] = prepared(RunSpec.of(config))
         return self._found[config.features]
 
     def part(self, config: TrainConfig, chosen: Tensor) -> Prepared:

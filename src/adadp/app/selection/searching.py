@@ -25,8 +25,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from adadp.accounting import draw_count
-from adadp.app import resolve
+from adadp.app import start
+from adadp.app.accounting.repetitions import draw_count
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
 from adadp.app.selection.candidates import relation_of
@@ -35,6 +35,7 @@ from adadp.app.selection.publishing import SearchResult, check_replaceable, publ
 from adadp.app.selection.score import kept_aside, right_answers, score_of
 from adadp.app.selection.search_data import Material
 from adadp.app.selection.search_state import Attempt, SecretFolder, State
+from adadp.app.spec import RunSpec
 from adadp.app.train.search_spec import PARTS, Search
 from adadp.errors import InputError, Interrupted, LedgerCorrupt, RunError
 from adadp.ledger import Ledger, PlannedBudget
@@ -153,7 +154,7 @@ class Searching:
             if place.exists() and not _is_over(place, config, records):
                 shutil.rmtree(place)
             if not place.exists():
-                resolve.run_on(records, config, place)
+                start.run_on(records, RunSpec.of(config), place)
         except Interrupted:
             raise Interrupted(
                 f"The search was stopped. Everything is saved in {self.folder.path}.",
@@ -204,7 +205,7 @@ class Searching:
         return state.kept[state.chosen]
 
 
-def _is_over(place: Path, config: TrainConfig, records: resolve.Prepared) -> bool:
+def _is_over(place: Path, config: TrainConfig, records: start.Prepared) -> bool:
     """Whether the run that was begun in ``place`` is there as a whole, perhaps after it went on. False: it cannot.
 
     A kill can leave a run without a checkpoint, which has released nothing, and one whose features were paid for and
@@ -220,7 +221,7 @@ def _is_over(place: Path, config: TrainConfig, records: resolve.Prepared) -> boo
     if not (folder.config_path.exists() and folder.checkpoint_path.exists()):
         return False
     try:
-        resolve.run_on(records, config, place, resume=True)
+        start.run_on(records, RunSpec.of(config), place, resume=True)
     except (RunError, LedgerCorrupt) as error:
         if isinstance(error.__cause__, OSError):  # the disk is full, or does not answer
             raise

@@ -10,10 +10,11 @@ from typing import Any
 
 from adadp import checks
 from adadp.accounting import accountant
-from adadp.app import resolve
+from adadp.app.accounting.repetitions import PoissonRepetitions, Repetitions
 from adadp.app.config import TrainConfig
 from adadp.app.inputs import load_inputs
 from adadp.app.owndata import is_own
+from adadp.app.resolve import delta_of, fitted, public_records, resolve
 from adadp.app.runs import RunFolder
 from adadp.app.selection.candidates import check_base, for_parts, for_repeat, relation_of
 from adadp.app.selection.disjoint import part_size
@@ -25,7 +26,6 @@ from adadp.app.selection.settings import checked
 from adadp.app.train import refuse_finished
 from adadp.app.train.search_spec import PARTS, REPEAT, Search
 from adadp.errors import InputError
-from adadp.events import PoissonRepetitions, Repetitions
 
 DEFAULT_LAW = PoissonRepetitions(10.0)
 
@@ -64,7 +64,7 @@ def planned(
     check_base(base)
     _refuse_same_file(validation_data, base.test_data)
     chosen = checked(settings)
-    public = records or resolve.public_records(base)
+    public = records or public_records(base)
     if public is None:
         raise InputError(
             f"The number of records in {base.data} is not given.",
@@ -120,7 +120,7 @@ def tune(
     """
     settings = checked(settings)
     check_base(base)
-    records = options.pop("records", None) or resolve.public_records(base)
+    records = options.pop("records", None) or public_records(base)
     if records is None:
         records = len(load_inputs(base, own=is_own(base.data)).train[0])
     search = planned(base, settings, records=records, **options)
@@ -163,7 +163,7 @@ def _by_repeat(
     file: str | None,
     noise_multiplier: float | None,
 ) -> Search:
-    delta = resolve.resolved(base.replace(features="none", noise_schedule=None)).delta
+    delta = delta_of(base)
     assert base.epsilon is not None
     assert delta is not None
     scoring = scoring_for(
@@ -190,10 +190,10 @@ def _with_fitting_batch(base: TrainConfig, settings: tuple[dict[str, Any], ...],
         or base.batch_size_schedule is not None
         or any(batches & each.keys() for each in settings)
     )
-    if given or resolve.public_records(base) is not None:
+    if given or public_records(base) is not None:
         return base
     asked = base.replace(**settings[0])
-    return base.replace(batch_size=resolve.with_fitting_batch(asked, resolve.resolved(asked), records).batch_size)
+    return base.replace(batch_size=fitted(resolve(asked), asked, records).config.batch_size)
 
 
 def _refuse_same_file(scored: str | None, test: str | None) -> None:

@@ -12,7 +12,7 @@ result.py what comes out.
 
 from adadp.app.train.evaluation import Evaluation, refuse_training_records
 from adadp.app.train.fitting import fit
-from adadp.app.train.planning import decay_of, plan_of, refuse_large_delta, with_release_noise
+from adadp.app.train.planning import plan_of, refuse_large_delta, with_release_noise
 from adadp.app.train.result import Status, TrainResult
 from adadp.app.train.session import refuse_finished, train
 from adadp.app.train.tensorboard import check_board
@@ -23,7 +23,6 @@ __all__ = [
     "Status",
     "TrainResult",
     "check_board",
-    "decay_of",
     "fit",
     "plan_of",
     "refuse_finished",

@@ -12,10 +12,10 @@ from hashlib import blake2b
 import torch
 from torch import Tensor, nn
 
+from adadp.app.losses import Loss, binary_cross_entropy, check_labels, cross_entropy
 from adadp.app.runs import Evaluated
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
-from adadp.losses import Loss, binary_cross_entropy, check_labels, cross_entropy
 from adadp.records import Data, Records, placed
 
 Evaluate = Callable[[nn.Module], float]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -11,8 +11,21 @@ from torch import Tensor, nn
 
 from adadp import checks
 from adadp.app.config import TrainConfig, leaves_start_open
-from adadp.app.features import extract, fixed_first, parse_features, raw_bound, released_stages
+from adadp.app.features import (
+    Stage,
+    extract,
+    features_text,
+    fixed_first,
+    parse_features,
+    raw_bound,
+    released_stages,
+)
+from adadp.app.losses import Loss
 from adadp.app.optimizers.building import MakeOptimizer
+from adadp.app.schedules import tabulated
+from adadp.app.spec import RunSpec
+from adadp.app.texts.clip_rules import clip_rule_text
+from adadp.app.texts.methods import method_text, parse_method
 from adadp.app.train.evaluation import Evaluate, Evaluation, check_pair, refuse_training_records
 from adadp.app.train.planning import with_release_noise
 from adadp.app.train.result import TrainResult
@@ -21,10 +34,9 @@ from adadp.app.train.session import tensors_of_data, train
 from adadp.clipping import ClipRule, Flat
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
-from adadp.losses import Loss
-from adadp.methods import Method, parse_method
+from adadp.methods import Method
 from adadp.records import Data
-from adadp.schedules import Schedule, tabulated
+from adadp.schedules import Schedule
 
 DEFAULT_RATE = 0.1
 
@@ -46,7 +58,7 @@ def fit(
     steps: int | None = None,
     batch_size: int | OverEpochs,
     input_bound: float | tuple[float, float] | None = None,
-    features: str | None = None,
+    features: str | Stage | Sequence[Stage] | None = None,
     clip_norm: float | str | ClipRule = 1.0,
     clip_norm_schedule: OverEpochs | None = None,
     keep_noise: bool | None = None,
@@ -93,7 +105,7 @@ def fit(
     public: choose it from what the numbers mean. Without one it is [-1e6, 1e6]. Labels, the last part of ``data``, are
     brought into [-1e6, 1e6] in any case.
 
-    Before it sees a record of ``data``, the model is looked over with made-up records. ``example`` are two or more
+    Before it sees a record of ``data``, the model is looked over with probe records. ``example`` are two or more
     public records to take instead, in the form of ``data``, for models that only take sensible ones.
 
     ``noise_schedule``, ``clip_norm_schedule``, ``lr`` and ``batch_size`` may change over the epochs: a schedule, its
@@ -136,11 +148,17 @@ def fit(
             why="It would be ignored.",
             fix="Give it to the optimizer you make.",
         )
-    rule = None if isinstance(clip_norm, Real) else str(clip_norm)
+    rule = clip_rule_text(clip_norm) if isinstance(clip_norm, ClipRule) else None
+    if rule is None and not isinstance(clip_norm, Real):
+        rule = str(clip_norm)
+    if not isinstance(method, (str, Method)):
+        raise InputError(f"method is {method!r}, which is no method.", fix="Pass its name, or an adadp.Method.")
+    asked = parse_method(method) if isinstance(method, str) else method
+    stages = _stages(features)
     clips = _schedule("clip_norm_schedule", clip_norm_schedule, epochs, plain="clip_norm")
     if isinstance(clip_norm, Real) and clips is not None and not leaves_start_open("clip_norm_schedule", clips):
         rule = str(Flat(float(clip_norm)))  # a schedule with numbers of its own is a factor beside a rule
-    own = parse_method(str(method)).defaults
+    own = asked.defaults
     usual = own.lr if own.lr is not None and own.optimizer == optimizer else DEFAULT_RATE
     rate, rate_schedule = _over_epochs("lr", usual if lr is None and make is None else lr, epochs)
     batch_size, batch_size_schedule = _over_epochs("batch_size", batch_size, epochs)
@@ -148,9 +166,9 @@ def fit(
     config = TrainConfig(
         data="python",
         input_bound=input_bound,  # type: ignore[arg-type]  # kept as text
-        features=features,
+        features=features if features is None or isinstance(features, str) else features_text(stages),
         model="python",
-        method=str(method),
+        method=method_text(asked),
         epsilon=epsilon,
         rho=rho,
         noise_multiplier=noise_multiplier,
@@ -186,11 +204,11 @@ def fit(
         searched=searched,
         allow_nonprivate=allow_nonprivate,
     )
-    stages = parse_features(features)
     if any(stage.noise_multiplier is None for stage in released_stages(stages)):
-        config = with_release_noise(config, stages)
-        stages = parse_features(config.features)
-    fixed, released = fixed_first(stages)
+        stages = with_release_noise(stages, config)
+        config = config.replace(features=features_text(stages))
+    spec = RunSpec.of(config, method=asked, stages=stages, rule=clip_norm if isinstance(clip_norm, ClipRule) else None)
+    fixed, _ = fixed_first(stages)
     bound = raw_bound(stages, config.input_bound)
     looked_at = None if isinstance(validation, int) else validation
     refuse_training_records(data, test)
@@ -211,7 +229,7 @@ def fit(
     return train(
         model,
         data,
-        config,
+        spec,
         loss=loss,
         optimizer=make,
         test=test,
@@ -220,11 +238,19 @@ def fit(
         out=out,
         resume=resume,
         notes=[bound.describe()] if isinstance(bound, InputBound) else [],
-        stages=released,
         example=example,
         input_shape=shape,
         watch=watch,
     )
+
+
+def _stages(features: str | Stage | Sequence[Stage] | None) -> tuple[Stage, ...]:
+    if isinstance(features, (str, type(None))):
+        return parse_features(features)
+    stages = (features,) if isinstance(features, Stage) else features
+    if not isinstance(stages, (list, tuple)) or not all(isinstance(each, Stage) for each in stages):
+        raise InputError(f"features is {features!r}.", fix="Pass stages, or their text like pca:dim=60.")
+    return tuple(stages)
 
 
 def _check_objects(*, make: object, evaluate: object, watch: object, out: object, resume: object) -> None:

@@ -13,40 +13,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from adadp.accounting import (
-    EpsilonTarget,
-    Filter,
-    RdpFilter,
-    RhoTarget,
-    Target,
-    ZcdpFilter,
-    accountant,
-    smallest_noise,
-)
+from adadp.accounting import Filter, RdpFilter, ZcdpFilter, accountant
+from adadp.app.accounting.calibrate import smallest_noise
+from adadp.app.accounting.plans import refuse_spent, scaled_to
+from adadp.app.accounting.targets import EpsilonTarget, RhoTarget, Target
 from adadp.app.config import AUTO, TrainConfig, require_delta
-from adadp.app.features import ReleasedStage, Stage, features_text, parse_features, released_stages
-from adadp.clipping import ClipRule, clip_rule
+from adadp.app.features import ReleasedStage, Stage, released_stages
+from adadp.app.schedules import StepDecay, ValidationDecay
+from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import OpenSchedule
 from adadp.errors import InputError
 from adadp.events import GaussianRelease, Neighbours
 from adadp.ledger import PlannedBudget
-from adadp.methods import parse_method
+from adadp.methods import Method
 from adadp.plan import Plan
 from adadp.sampling import sampler
-from adadp.schedules import (
-    OpenSchedule,
-    Schedule,
-    StepDecay,
-    Uniform,
-    ValidationDecay,
-    parse_noise,
-    parse_open,
-)
+from adadp.schedules import Schedule, Uniform
 
 
-def plan_of(config: TrainConfig, records: int) -> Plan:
-    """The plan ``config`` asks for on ``records`` training records; every number it needs must be in ``config``."""
+def plan_of(spec: RunSpec, records: int) -> Plan:
+    """The plan ``spec`` asks for on ``records`` training records; its configuration must have every number."""
+    config, noise = spec.config, spec.noise
     require_delta(config)
     if AUTO in (config.batch_size, config.steps):
         raise InputError(
@@ -57,13 +47,12 @@ def plan_of(config: TrainConfig, records: int) -> Plan:
         records = config.records - (config.validation or 0)
     if config.data == "python":  # whose records these are is not known; files of a user's own are checked when read
         refuse_large_delta(config, records)
-    draft, has_length = _draft(config, records)
+    draft, has_length = _draft(spec, records)
     if config.noise_multiplier == 0:
         return draft
     _refuse_rho_of_samples(config, draft)
-    noise = parse_noise(config.noise_schedule or "uniform:")
     if draft.choice is not None:
-        return _first_try(config, draft, has_length)
+        return _first_try(spec, draft, has_length)
     if isinstance(noise, ValidationDecay):
         return _first_noise(config, draft, noise, has_length)
     target = target_of(config)
@@ -74,15 +63,15 @@ def plan_of(config: TrainConfig, records: int) -> Plan:
         plan = draft.with_noise(schedule)
         _check_certifiable(plan, config)
         return plan
-    draft.refuse_spent(target)
+    refuse_spent(draft, target)
     if not has_length:
         return _longest(draft, noise.known(), target)
     if noise.unknown == "k":
         return draft.with_noise(noise.closed(_fastest(draft, noise, target)))
-    return draft.with_noise(noise.closed(1.0)).scaled_to(target)
+    return scaled_to(draft.with_noise(noise.closed(1.0)), target)
 
 
-def refuse_large_delta(config: TrainConfig, records: int) -> None:
+def refuse_large_delta(config: TrainConfig | SimpleNamespace, records: int) -> None:
     """Refuse a delta of 1/N or more on a user's own records: a release of one of them, drawn at random, has that delta.
 
     The papers' tables on public data sets have such deltas (1e-4 on MNIST); runs on these get a note in their place.
@@ -97,21 +86,21 @@ def refuse_large_delta(config: TrainConfig, records: int) -> None:
         )
 
 
-def large_delta(config: TrainConfig, records: int) -> str | None:
+def large_delta(config: TrainConfig | SimpleNamespace, records: int) -> str | None:
     """What is wrong with a delta of one over the number of records or more; None for a smaller one."""
     if config.noise_multiplier == 0 or config.delta is None or config.delta * records < 1:
         return None
     return f"delta = {config.delta:g} is not below one over the number of records, {records}."
 
 
-def with_release_noise(config: TrainConfig, stages: tuple[Stage, ...]) -> TrainConfig:
-    """``config`` with ``stages`` as its features, and a noise for every released one that has none.
+def with_release_noise(stages: tuple[Stage, ...], config: TrainConfig | SimpleNamespace) -> tuple[Stage, ...]:
+    """``stages`` with a noise for every released one that has none.
 
     The noise of a stage is settled before the run is planned, so that calibration leaves room for its release.
     """
     lacking = [stage for stage in released_stages(stages) if stage.noise_multiplier is None]
     if not lacking:
-        return config.replace(features=features_text(stages)) if stages or config.features else config
+        return stages
     require_delta(config)
     if config.epsilon is None or config.delta is None:
         raise InputError(
@@ -119,11 +108,10 @@ def with_release_noise(config: TrainConfig, stages: tuple[Stage, ...]) -> TrainC
             why="Without a target epsilon nothing says how much of it is affordable.",
             fix=f"Give it noise_multiplier, as in {lacking[0].name}:noise_multiplier=16, or pass epsilon.",
         )
-    noisy = tuple(stage.with_noise(_noise_for(stage, config)) if stage in lacking else stage for stage in stages)
-    return config.replace(features=features_text(noisy))
+    return tuple(stage.with_noise(_noise_for(stage, config)) if stage in lacking else stage for stage in stages)
 
 
-def _noise_for(stage: ReleasedStage, config: TrainConfig) -> float:
+def _noise_for(stage: ReleasedStage, config: TrainConfig | SimpleNamespace) -> float:
     """The noise at which ``stage`` alone costs its share of epsilon: a short number, on the safe side."""
     assert config.epsilon is not None
     assert config.delta is not None
@@ -137,9 +125,9 @@ def _noise_for(stage: ReleasedStage, config: TrainConfig) -> float:
     return float(f"{found.value * 1.0005:.4g}")
 
 
-def notes_of(config: TrainConfig, plan: Plan) -> list[str]:
+def notes_of(spec: RunSpec, plan: Plan) -> list[str]:
     """What a certificate must note about a run because of its configuration."""
-    found = (parse_method(config.method).note(plan.steps), large_delta(config, plan.records))
+    found = (spec.method.note(plan.steps), large_delta(spec.config, plan.records))
     return [each for each in found if each is not None]
 
 
@@ -153,12 +141,6 @@ def target_of(config: TrainConfig) -> Target | None:
     return EpsilonTarget(config.epsilon, config.delta, accountant(config.accountant))
 
 
-def decay_of(config: TrainConfig) -> ValidationDecay | None:
-    """The schedule that follows looks; None where the noise is known ahead."""
-    noise = None if config.noise_schedule is None else parse_noise(config.noise_schedule)
-    return noise if isinstance(noise, ValidationDecay) else None
-
-
 def filter_of(config: TrainConfig, plan: Plan) -> Filter:
     """The budget of a run whose noise is chosen on the way: zCDP for reshuffled epochs, RDP for sampled batches."""
     assert config.delta is not None
@@ -168,46 +150,28 @@ def filter_of(config: TrainConfig, plan: Plan) -> Filter:
     return RdpFilter(epsilon=config.epsilon, delta=config.delta, expected=plan.event())
 
 
-def rate_of(config: TrainConfig) -> Schedule | None:
-    """The learning rate over the epochs; None where the optimizer's own is kept."""
-    return _over_epochs(config.lr_schedule, config.lr)
-
-
-def _over_epochs(text: str | None, number: float | None) -> Schedule | None:
-    """A plain number, or the schedule in ``text``, which begins with it where it leaves that open."""
-    if text is None:
-        return None if number is None else Uniform(number)
-    found = parse_open(text)
-    return found.known() if number is None else found.closed(number)
-
-
-def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
+def _draft(spec: RunSpec, records: int) -> tuple[Plan, bool]:
     """The plan with noise 1 (or none), and whether its length is given; if not, it is one epoch."""
-    batches = None
-    batch_size: Any = config.batch_size
-    if config.batch_size_schedule is not None:
-        batches = _over_epochs(config.batch_size_schedule, batch_size)
-        assert batches is not None
-        batch_size = round(batches.value_at(0))
+    config, method, batches = spec.config, spec.method, spec.batch_size_schedule
+    batch_size: Any = config.batch_size if batches is None else round(batches.value_at(0))
     epochs = None if config.epochs == AUTO else config.epochs
     has_length = config.steps is not None or epochs is not None
-    rule, clips = _clip(config, batch_size if isinstance(batch_size, int) else None)
-    method = parse_method(config.method)
-    released = released_stages(parse_features(config.features))
+    released = released_stages(spec.stages)
     plan = Plan.of_noise(
         noise=0.0 if config.noise_multiplier == 0 else 1.0,
         records=records,
         batch_size=batch_size,
         steps=config.steps,  # type: ignore[arg-type]  # auto was refused, and text is refused by the plan
         epochs=epochs if has_length else 1,  # type: ignore[arg-type]
-        clip_norm=rule,
+        clip_norm=spec.clip_rule,
         sampling=config.sampling,
         neighbours=config.neighbours,
         before=tuple(stage.known_noise_multiplier for stage in released),
         replaced=tuple(stage.replaced for stage in released),
         batch_size_schedule=batches,
-        clip_norm_schedule=clips,
+        clip_norm_schedule=spec.clip_norm_schedule,
     )
+    clips = spec.clip_norm_schedule
     if clips is None:
         clips = method.clip_shape(plan.epochs)
         if clips is not None and not has_length:
@@ -218,24 +182,9 @@ def _draft(config: TrainConfig, records: int) -> tuple[Plan, bool]:
     keeps = config.keep_noise
     if keeps is None:
         keeps = clips is not None and method.keeps_noise
+    if clips is spec.clip_norm_schedule and not keeps and method.choice is None:
+        return plan, has_length
     return replace(plan, clip_norm_schedule=clips, keep_noise=keeps, choice=method.choice), has_length
-
-
-def _clip(config: TrainConfig, batch_size: int | None) -> tuple[ClipRule, Schedule | None]:
-    """The clip rule, and what its bound is multiplied by over the epochs."""
-    named = ":" not in config.clip_rule
-    if config.clip_norm_schedule is None:
-        return clip_rule(config.clip_rule, config.clip_norm if named else None, batch_size=batch_size), None
-    bounds = _over_epochs(config.clip_norm_schedule, config.clip_norm if named else 1.0)
-    assert bounds is not None
-    first = bounds.value_at(0)
-    if not named and not math.isclose(first, 1.0):
-        raise InputError(
-            f"The clip rule {config.clip_rule} has a bound, and clip_norm_schedule begins with another, {first:g}.",
-            why="With a rule in full text the schedule is a factor.",
-            fix="Leave s0 out of clip_norm_schedule, or name the rule without its bound.",
-        )
-    return clip_rule(config.clip_rule, first if named else None, batch_size=batch_size), bounds.scaled(1 / first)
 
 
 def _longest(draft: Plan, schedule: Schedule, target: Target) -> Plan:
@@ -255,15 +204,15 @@ def _first_noise(config: TrainConfig, draft: Plan, noise: ValidationDecay, has_l
     if not has_length:
         # The noise only falls, so no run is longer than that with the noise it begins with.
         limit = _limit(config, plan)
-        plan.refuse_spent(limit)
+        refuse_spent(plan, limit)
         plan = _longest(draft, Uniform(noise.s0), limit)
     filter_of(config, plan).admit(plan.charge_at(0) or plan.event())
     return plan.realised([noise.s0])
 
 
-def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
+def _first_try(spec: RunSpec, draft: Plan, has_length: bool) -> Plan:
     """The plan of a line search, as it begins: so much noise that a part of the budget is left for less of it later."""
-    method = parse_method(config.method)
+    config, method = spec.config, spec.method
     assert method.choice is not None
     if config.noise_schedule is not None or config.noise_multiplier is not None:
         given = "noise_multiplier" if config.noise_schedule is None else "noise_schedule"
@@ -286,7 +235,7 @@ def _first_try(config: TrainConfig, draft: Plan, has_length: bool) -> Plan:
             why="Its first noise follows from the budget and the most steps it may take.",
             fix="Pass steps or epochs.",
         )
-    planned = draft.scaled_to(_limit(config, draft))
+    planned = scaled_to(draft, _limit(config, draft))
     return planned.with_noise(Uniform(planned.noise_multiplier_at(0) * method.first_noise)).for_choices(method.choice)
 
 
@@ -309,9 +258,9 @@ def _refuse_rho_of_samples(config: TrainConfig, draft: Plan) -> None:
         )
 
 
-def planned_budget(config: TrainConfig, plan: Plan) -> PlannedBudget:
+def planned_budget(method: Method, plan: Plan) -> PlannedBudget:
     """What holds a run to a plan whose noise is known ahead."""
-    return PlannedBudget(plan.event(), not_private=parse_method(config.method).not_private)
+    return PlannedBudget(plan.event(), not_private=method.not_private)
 
 
 def _check_certifiable(plan: Plan, config: TrainConfig) -> None:

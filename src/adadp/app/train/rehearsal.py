@@ -24,9 +24,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from adadp.app.config import TrainConfig
 from adadp.app.optimizers.adambc import AdamBC
-from adadp.app.train.planning import rate_of
 from adadp.clipping.base import LARGEST, SMALLEST
 from adadp.errors import InputError
 from adadp.methods import GRADIENT
@@ -47,14 +45,14 @@ _STEPS = 100
 """Steps of the optimizer that are tried, at most: enough to find one that multiplies the parameters by 1.6 in each."""
 
 
-def rehearse(private: PrivateGradients, optimizer: torch.optim.Optimizer, config: TrainConfig) -> None:
+def rehearse(private: PrivateGradients, optimizer: torch.optim.Optimizer, rate: Schedule | None) -> None:
     """Refuse settings with which the parameters would not stay finite. Reads no record and charges nothing.
 
     A run without noise spends nothing, and is not tried.
     """
     if private.plan.noise is None:
         return
-    rates = _values(rate_of(config), private.plan)
+    rates = _values(rate, private.plan)
     _try(private, optimizer, max(rates, default=None), _size_of_gradients(private))
 
 

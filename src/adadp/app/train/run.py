@@ -13,16 +13,17 @@ from torch import Tensor
 
 from adadp.accounting import Filter, accountant
 from adadp.accounting import Status as Proof
-from adadp.app.config import TrainConfig
 from adadp.app.optimizers.building import check_noise, tell_noise
 from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
 from adadp.app.runs import Evaluated, RunFolder, coarse_seconds
+from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import checkpoints
 from adadp.app.train.averaging import WeightAverage
 from adadp.app.train.checkpoints import Paid
 from adadp.app.train.evaluation import Confusion, Evaluation, LabelledRecords, share_right
-from adadp.app.train.planning import notes_of, rate_of
+from adadp.app.train.planning import notes_of
 from adadp.app.train.rehearsal import refuse_broken, rehearse
 from adadp.app.train.result import Status, TrainResult
 from adadp.app.train.stopping import stop_requests
@@ -32,9 +33,7 @@ from adadp.certificate.make import model_metadata
 from adadp.errors import AdaDPError, BudgetExceeded, Interrupted
 from adadp.events import Event
 from adadp.ledger import read_ledger
-from adadp.methods import parse_method
 from adadp.plan import Plan
-from adadp.schedules import parse_schedule
 from adadp.step import PrivateGradients
 
 Watch = Callable[[Status], None]
@@ -47,7 +46,7 @@ class Run:
         self,
         private: PrivateGradients,
         optimizer: torch.optim.Optimizer,
-        config: TrainConfig,
+        spec: RunSpec,
         *,
         folder: RunFolder | None,
         evaluate: LabelledRecords | Evaluation | None,
@@ -57,15 +56,16 @@ class Run:
     ) -> None:
         """``looks`` and ``budget`` belong to noise that is chosen on the way: who chooses it, and what it may spend."""
         check_noise(optimizer, private)
-        rehearse(private, optimizer, config)
-        self.private, self.optimizer, self.config = private, optimizer, config
+        rehearse(private, optimizer, spec.lr)
+        self.private, self.optimizer, self.spec = private, optimizer, spec
+        self.config = config = spec.config
         self.model = private.model
         self.average = None if config.ema is None else WeightAverage(self.model, config.ema)
         self.looks, self.budget = looks, budget
         self.board: Board | None = None
         self.folder, self.evaluate, self.watch = folder, evaluate, watch
-        self.rate = rate_of(config)
-        self.private_method = parse_method(config.method).not_private is None
+        self.rate = spec.lr
+        self.private_method = spec.method.not_private is None
         self.paid = Paid(self.plan, {}, 0)
         self.lost = 0
         """Steps that were paid and are not in the model."""
@@ -283,7 +283,7 @@ class Run:
         if self.average is not None:
             self.average.put_in()
             notes = [*notes, self.average.note]
-        notes = [*notes, *notes_of(self.config, self.plan)]
+        notes = [*notes, *notes_of(self.spec, self.plan)]
         found, confusion = self.looked()
         folder = self.folder
         if folder is not None and not any("final" in record for record in folder.metrics()):
@@ -292,7 +292,7 @@ class Run:
             self.keep({"step": self.private.step, "final": True, **found, "seconds": seconds})
         tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         certificate = make_certificate(
-            config=self.config,
+            spec=self.spec,
             plan=self.plan,
             ledger=read_ledger(self.private.ledger.path),
             randomness=self.private.source.describe(),

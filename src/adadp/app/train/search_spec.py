@@ -20,21 +20,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from adadp import checks
+from adadp.app.accounting.best_of import BestOf
+from adadp.app.accounting.repetitions import Repetitions, describe_law, law_from_json, law_to_json
 from adadp.app.config import TrainConfig
+from adadp.app.spec import RunSpec
 from adadp.app.train.planning import plan_of
 from adadp.errors import InputError, RunError
-from adadp.events import (
-    BestOf,
-    Disjoint,
-    Event,
-    GaussianRelease,
-    Repetitions,
-    Selection,
-    SelectionMechanism,
-    describe_law,
-    law_from_json,
-    law_to_json,
-)
+from adadp.events import Disjoint, Event, GaussianRelease, Selection, SelectionMechanism
 from adadp.plan import Plan
 
 REPEAT, PARTS = "repeat", "parts"
@@ -88,7 +80,7 @@ class Search:
 
     def plans(self) -> tuple[Plan, ...]:
         """What each candidate does."""
-        return tuple(plan_of(candidate, self.records) for candidate in self.candidates)
+        return tuple(plan_of(RunSpec.of(candidate), self.records) for candidate in self.candidates)
 
     def event(self) -> Event:
         """All that the search releases: what is charged before its first run."""

@@ -14,12 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from adadp.app.config import TrainConfig
-from adadp.app.features import Shape, Stage, WithFeatures, parse_features, raw_bound, released_stages, whole_module
+from adadp.app.features import Shape, Stage, WithFeatures, fixed_first, raw_bound, released_stages, whole_module
+from adadp.app.losses import Loss, check_labels, classes_of, find_loss
 from adadp.app.optimizers.building import MakeOptimizer, make_optimizer
 from adadp.app.runs import RunFolder
+from adadp.app.schedules import ValidationDecay
+from adadp.app.spec import RunSpec
 from adadp.app.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
 from adadp.app.train.feature_release import Preparation
-from adadp.app.train.planning import decay_of, filter_of, plan_of, planned_budget
+from adadp.app.train.planning import filter_of, plan_of, planned_budget
 from adadp.app.train.rehearsal import refuse_broken
 from adadp.app.train.result import TrainResult
 from adadp.app.train.run import Run, Watch
@@ -29,19 +32,16 @@ from adadp.app.train.validation_noise import HELD, HeldOut, Looks, hold_out
 from adadp.errors import InputError, LedgerCorrupt
 from adadp.input_bound import InputBound
 from adadp.ledger import BudgetRule, Ledger, read_ledger
-from adadp.losses import Loss, check_labels, classes_of, find_loss
-from adadp.methods import parse_method
 from adadp.randomness import source_of
 from adadp.records import Data, Records
 from adadp.sampling import sampler
-from adadp.schedules import ValidationDecay
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
 
 
 def train(
     model: nn.Module,
     data: Data,
-    config: TrainConfig,
+    spec: RunSpec,
     *,
     loss: str | Loss = "cross-entropy",
     optimizer: MakeOptimizer | None = None,
@@ -52,13 +52,12 @@ def train(
     resume: bool = False,
     record_unit: str | None = None,
     notes: Iterable[str] = (),
-    stages: tuple[Stage, ...] = (),
     input_shape: Shape | None = None,
     encoder: Mapping[str, Any] | None = None,
     example: Data | None = None,
     watch: Watch | None = None,
 ) -> TrainResult:
-    """Train ``model`` as ``config`` says, and certify it.
+    """Train ``model`` as ``spec`` says, and certify it.
 
     ``test`` is public data for the accuracy; ``evaluate(model)`` replaces it, and is called once ahead to see that it
     works; its model takes records as that of the result does (before features are released, they are zeros).
@@ -67,31 +66,27 @@ def train(
     With ``out`` everything is kept in that folder and a stopped run can ``resume``. The folder is made when all input
     has been checked; if something fails before the first charge, it is gone again.
 
-    ``stages`` are what is released from the training records before the first step, and what follows it: they are those
-    of ``config.features`` from the first released one on, and ``data`` and ``test`` have come through the ones before.
+    ``data`` and ``test`` have come through the stages of ``spec`` before the first one that is released.
     ``input_shape`` is the shape of a record before all of them, that of ``data`` unless given: the model of the result
     takes such records.
     ``encoder`` says, as JSON, how files become records; it is kept with the run. ``validation`` is public data for the
-    looks of a validation schedule, where ``config.validation`` does not keep records of ``data`` aside for them.
-    ``example`` are public records that the model is looked over with in place of made-up ones.
-    ``config.tensorboard`` needs ``out``: it shows what is logged there.
+    looks of a validation schedule, where the configuration does not keep records of ``data`` aside for them.
+    ``example`` are public records that the model is looked over with in place of probe records.
     """
+    config = spec.config
     check_board(config, out)
     folder = _to_resume(out, config, encoder) if resume else None
     device = _device(config.device)
     model = model.to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
     chosen = find_loss(loss)
-    whole = _Whole.of(config, input_shape, data, device)
+    whole = _Whole.of(spec, input_shape, data, device)
     held = _held_out(data, config, folder)
     if held is not None:
         data, validation = held.train, (held.validation[0], held.validation[-1])
-    decay = _decay_of(config, validation)
-    preparation = None
-    if stages:
-        preparation, test, validation = _prepared(stages, data, test, validation)
-        data = (preparation.train, *tensors_of_data(data)[1:])
-        whole = replace(whole, preparation=preparation)
+    decay = _decay_of(spec, validation)
+    preparation, data, test, validation = _prepared(spec, data, test, validation)
+    whole = replace(whole, preparation=preparation)
     records = Records(data, device, dtype, None if whole.stages else InputBound.of(config.input_bound))
     public = None if example is None else Records(example, device, dtype, records.bound)
     classes = classes_of(model, chosen, records.example(), None if public is None else public.example())
@@ -99,21 +94,21 @@ def train(
         check_labels(records.columns[-1], classes, "training")
     measured = _Measured(model, chosen, classes, device, dtype, records.bound)
     measure = measured.by(test, None if evaluate is None else _of_records(named(evaluate), whole))
-    plan = plan_of(config, len(records) if held is None else held.records)
+    plan = plan_of(spec, len(records) if held is None else held.records)
     looks = None if decay is None else measured.looks(decay, validation, config.validation, held)
     refuse_broken(model, "before the first step", "Nothing was spent.")
-    made = make_optimizer(model, config, optimizer)
+    made = make_optimizer(model, config, spec.lr, optimizer)
     with ExitStack() as stack:
         budget = filter_of(config, plan) if plan.adaptive else None
-        rule = planned_budget(config, plan) if budget is None else budget
-        place = _Place(folder, out, config, rule, stack)
+        rule = planned_budget(spec.method, plan) if budget is None else budget
+        place = _Place(folder, out, spec, rule, stack)
         private = PrivateGradients(
             model,
             records,
             chosen,
             plan,
             place.open_ledger,
-            method=parse_method(config.method),
+            method=spec.method,
             allow_nonprivate=config.allow_nonprivate,
             seed=config.seed,
             arithmetic=config.arithmetic or "fast",
@@ -121,7 +116,7 @@ def train(
             memory_limit=DEFAULT_MEMORY if config.memory_limit_mb is None else config.memory_limit_mb << 20,
             example=public,
         )
-        run = Run(private, made, config, folder=place.folder, evaluate=measure, watch=watch, looks=looks, budget=budget)
+        run = Run(private, made, spec, folder=place.folder, evaluate=measure, watch=watch, looks=looks, budget=budget)
         if resume:
             run.resume()
         else:
@@ -169,12 +164,13 @@ class _Place:
         self,
         folder: RunFolder | None,
         out: str | os.PathLike[str] | None,
-        config: TrainConfig,
+        spec: RunSpec,
         budget: BudgetRule,
         stack: ExitStack,
     ) -> None:
         self.folder = folder
-        self._out, self._config, self._budget, self._stack = out, config, budget, stack
+        self._out, self._spec, self._budget, self._stack = out, spec, budget, stack
+        self._config = spec.config
         self._made = ExitStack()
         stack.callback(self._end)  # what is entered first is left last
 
@@ -195,7 +191,7 @@ class _Place:
         """What the run is shown on, if it is to be shown."""
         if self.folder is None or not self._config.tensorboard:
             return None
-        return self._stack.enter_context(closing(Board(self.folder, model)))
+        return self._stack.enter_context(closing(Board(self.folder, model, self._spec.lr)))
 
     def keep(self) -> None:
         """The run begins: from now on its folder stays, whatever happens."""
@@ -239,9 +235,9 @@ def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None) -> Held
     return hold_out(tensors_of_data(data), config, relation, source, before)
 
 
-def _decay_of(config: TrainConfig, validation: tuple[Tensor, Tensor] | None) -> ValidationDecay | None:
+def _decay_of(spec: RunSpec, validation: tuple[Tensor, Tensor] | None) -> ValidationDecay | None:
     """The schedule that follows looks, if there is one and something to look at."""
-    decay = decay_of(config)
+    config, decay = spec.config, spec.decay
     if decay is not None and validation is None:
         raise InputError(
             "The noise follows looks at validation records, and there are none.",
@@ -265,20 +261,21 @@ def _decay_of(config: TrainConfig, validation: tuple[Tensor, Tensor] | None) -> 
 
 
 def _prepared(
-    stages: tuple[Stage, ...],
-    data: Data,
-    test: tuple[Tensor, Tensor] | None,
-    validation: tuple[Tensor, Tensor] | None,
-) -> tuple[Preparation, tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]:
-    """The features of the training records, and test and validation records with theirs in place of their values."""
+    spec: RunSpec, data: Data, test: tuple[Tensor, Tensor] | None, validation: tuple[Tensor, Tensor] | None
+) -> tuple[Preparation | None, Data, tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]:
+    """What releases the features; and all records with their features, zeros until then, in place of their values."""
+    _, stages = fixed_first(spec.stages)
+    if not stages:
+        return None, data, test, validation
     others = [each for each in (test, validation) if each is not None]
     values = torch.cat([each[0] for each in others]) if others else None
     preparation = Preparation(stages, tensors_of_data(data)[0], values)
+    data = (preparation.train, *tensors_of_data(data)[1:])
     if preparation.test is None:
-        return preparation, None, None
+        return preparation, data, None, None
     parts = torch.split(preparation.test, [len(each[0]) for each in others])
     found = [(part, each[1]) for part, each in zip(parts, others, strict=True)]
-    return preparation, None if test is None else found[0], None if validation is None else found[-1]
+    return preparation, data, None if test is None else found[0], None if validation is None else found[-1]
 
 
 def _remove(folder: RunFolder, *, whole: bool) -> None:
@@ -343,12 +340,12 @@ class _Whole:
     preparation: Preparation | None = None
 
     @classmethod
-    def of(cls, config: TrainConfig, shape: Shape | None, data: Data, device: torch.device) -> _Whole:
-        """As ``config`` says it; ``shape`` is that of a record, or that of ``data``."""
-        stages = parse_features(config.features)
+    def of(cls, spec: RunSpec, shape: Shape | None, data: Data, device: torch.device) -> _Whole:
+        """As ``spec`` says it; ``shape`` is that of a record, or that of ``data``."""
+        stages = spec.stages
         if stages and shape is None:
             shape = tuple(tensors_of_data(data)[0].shape[1:])
-        return cls(stages, shape or (), config.input_bound, device)
+        return cls(stages, shape or (), spec.config.input_bound, device)
 
     def __call__(self, network: nn.Module) -> nn.Module:
         if not self.stages and self.declared is None:

@@ -28,10 +28,10 @@ from torch import nn
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
 from adadp.app.runs.atomic import cannot_write
-from adadp.app.train.planning import rate_of
 from adadp.clipping import AdaptiveClipRule
 from adadp.errors import InputError
 from adadp.plan import Plan
+from adadp.schedules import Schedule
 
 FOLDER = "tensorboard"
 """Where the event files are, in the folder of a run."""
@@ -55,13 +55,13 @@ def check_board(config: TrainConfig, out: str | os.PathLike[str] | None) -> None
 class Board:
     """The event files of one run; to be closed in the end."""
 
-    def __init__(self, folder: RunFolder, model: nn.Module) -> None:
+    def __init__(self, folder: RunFolder, model: nn.Module, rate: Schedule | None) -> None:
         """Begin anew: the numbers in earlier event files are void (``purge_step``), which text never is.
 
         The metrics come back through :meth:`show`; what a kill left in the files after the last checkpoint does not.
         """
         self._path = folder.path / FOLDER
-        self._rate = rate_of(folder.config)
+        self._rate = rate
         self._names = [name for name, value in model.named_parameters() if value.requires_grad]
         with self._written():
             goes_on = any(self._path.glob(_EVENTS))

@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from adadp.app.config import TrainConfig
+from adadp.app.schedules import ValidationDecay
 from adadp.app.train.evaluation import Evaluate
 from adadp.errors import InputError
 from adadp.events import Event, GaussianRelease, Neighbours
 from adadp.randomness import RandomSource
-from adadp.schedules import ValidationDecay
 from adadp.step import PrivateGradients
 
 HELD = "validation/held"

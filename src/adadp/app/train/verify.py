@@ -20,6 +20,8 @@ from typing import Any
 from adadp.app.report.certificate import plan_statement, statements
 from adadp.app.report.html import render, run_page
 from adadp.app.runs import RunFolder
+from adadp.app.spec import RunSpec
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train.planning import notes_of, plan_of, planned_budget
 from adadp.app.train.search_spec import Search
 from adadp.certificate.verify import CLOSE
@@ -27,7 +29,6 @@ from adadp.errors import InputError
 from adadp.events import describe
 from adadp.ledger import LedgerRecord, PlannedBudget, read_ledger
 from adadp.plan import Plan
-from adadp.schedules import parse_schedule
 
 
 def application_checks(path: Path) -> dict[str, Callable[[], str]]:
@@ -62,7 +63,7 @@ class _Finished:
         if not close or plan_statement(stated, known["steps_done"] + known["steps_lost"]) != known["plan"]:
             raise InputError(f"The certified plan is not what config.toml asks for, which is {asked.describe()}.")
         if not asked.adaptive:
-            begun = planned_budget(self._folder.config, stated)
+            begun = planned_budget(self._spec.method, stated)
             if self._search is not None:
                 begun = PlannedBudget(self._search.event())
             if self._record.budget != begun.describe():
@@ -81,7 +82,7 @@ class _Finished:
         if plan.rounds_before(done + lost) > sum(charges.values()):
             raise InputError(f"{done} steps done and {lost} lost do not agree with {sum(charges.values())} charges.")
         if not plan.adaptive:
-            budget = planned_budget(self._folder.config, plan)
+            budget = planned_budget(self._spec.method, plan)
             for event, count in charges.items():
                 budget.admit(event, count)
         elif not lost:  # the noise of a lost epoch is not known
@@ -92,16 +93,16 @@ class _Finished:
         return f"{sum(charges.values())} in the ledger, none beyond the plan"
 
     def statements(self) -> str:
-        certificate, config, search = self._certificate, self._folder.config, self._search
+        certificate, search = self._certificate, self._search
         said = None if search is None else search.statement()
         searched = () if search is None else search.disclosed()
-        again = statements(config, self._stated, self._folder.load_features(), said, searched)
+        again = statements(self._spec, self._stated, self._folder.load_features(), said, searched)
         parts, known = again.pop("parts"), certificate["parts"]
         wrong = [name for name in again if again[name] != certificate.get(name)]
         wrong += [name for name in ("features", "search") if name in certificate and name not in again]
         wrong += ["parts"] if _without_source(parts) != _without_source(known) else []
         trained = self._search is None or self._search.chosen is not None
-        if trained and not set(notes_of(config, self._stated)) <= set(certificate["notes"]):
+        if trained and not set(notes_of(self._spec, self._stated)) <= set(certificate["notes"]):
             wrong.append("notes")
         if wrong:
             raise InputError(f"The certificate says something else than this run under: {', '.join(wrong)}.")
@@ -146,9 +147,13 @@ class _Finished:
         return None if found is None else Search.from_json(found)
 
     @cached_property
+    def _spec(self) -> RunSpec:
+        return RunSpec.of(self._folder.config)
+
+    @cached_property
     def _asked(self) -> Plan:
         """What config.toml asks for."""
-        return plan_of(self._folder.config, self._certificate["plan"]["records"])
+        return plan_of(self._spec, self._certificate["plan"]["records"])
 
     @cached_property
     def _stated(self) -> Plan:

@@ -15,26 +15,17 @@ has the networks; it imports torch, which this module and the catalogue do not u
 """
 
 from adadp.app.zoo.catalogue import DATA_SETS, find, load
-from adadp.app.zoo.description import DataSet, LoadedData
-from adadp.app.zoo.fetching import (
-    Fetched,
-    FileState,
-    cache_folder,
-    cached_form,
-    fetch,
-    fetch_files,
-    fetch_form,
-    inspect,
-    inspect_files,
-)
+from adadp.app.zoo.description import DataSet, Entry, LoadedData
+from adadp.app.zoo.fetching import Fetched, FileState, cache_folder, cached_form, fetch, inspect
 from adadp.app.zoo.sources import DataFile
-from adadp.app.zoo.weights import WEIGHTS, Weights, efficientnet_lite0_weights, fetch_weights
+from adadp.app.zoo.weights import WEIGHTS, Weights, efficientnet_lite0_weights
 
 __all__ = [
     "DATA_SETS",
     "WEIGHTS",
     "DataFile",
     "DataSet",
+    "Entry",
     "Fetched",
     "FileState",
     "LoadedData",
@@ -43,11 +34,7 @@ __all__ = [
     "cached_form",
     "efficientnet_lite0_weights",
     "fetch",
-    "fetch_files",
-    "fetch_form",
-    "fetch_weights",
     "find",
     "inspect",
-    "inspect_files",
     "load",
 ]

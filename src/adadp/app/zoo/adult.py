@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adadp.app.zoo.addresses import Address
-from adadp.app.zoo.description import Contents, DataSet, Records
+from adadp.app.zoo.description import Contents, DataSet, Records, listed
 from adadp.app.zoo.scaling import Bounds, to_unit_range
-from adadp.app.zoo.sources import DataFile
 from adadp.errors import InputError
 
 _TRAIN, _TEST = "adult.data", "adult.test"
@@ -112,20 +111,7 @@ ADULT = DataSet(
     train_records=32_561,
     test_records=16_281,
     default_model="linear",
-    files=(
-        DataFile(
-            _TRAIN,
-            size=3_974_305,
-            sha256="5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-            md5="5d7c39d7b8804f071cdd1f2a7c460872",
-        ),
-        DataFile(
-            _TEST,
-            size=2_003_153,
-            sha256="a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-            md5="35238206dfdf7f1fe215bbb874adecdc",
-        ),
-    ),
+    files=listed("adult"),
     read=read,
     sources=(Address("https://archive.ics.uci.edu/ml/machine-learning-databases/adult/", suffix=""),),
 )

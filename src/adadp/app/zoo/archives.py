@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeAlias
 
-from adadp.app.zoo.sources import SourceFailed
+from adadp.app.zoo.sources import Lacking, SourceFailed
 
 Members: TypeAlias = Callable[[str], IO[bytes]]
-"""An open archive: from the name of a member to a stream of its bytes, or ``SourceFailed``."""
+"""An open archive: from the name of a member to a stream of its bytes, or ``Lacking``."""
 
 _AR_START = b"!<arch>\n"
 _AR_HEADER = 60
@@ -33,7 +33,7 @@ def open_zip(path: Path) -> Iterator[Members]:
 
         def member(name: str) -> IO[bytes]:
             if name not in archive.namelist():
-                raise _lacks(name)
+                raise Lacking(f"the archive holds no file {name}")
             return archive.open(name)
 
         yield member
@@ -65,11 +65,7 @@ def _of_tar(archive: tarfile.TarFile) -> Members:
     def member(name: str) -> IO[bytes]:
         stream = archive.extractfile(names[name]) if name in names else None
         if stream is None:
-            raise _lacks(name)
+            raise Lacking(f"the archive holds no file {name}")
         return stream
 
     return member
-
-
-def _lacks(name: str) -> SourceFailed:
-    return SourceFailed(f"the archive holds no file {name}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adadp.app.zoo.description import Contents, DataSet, Records
-from adadp.app.zoo.sources import DataFile
+from adadp.app.zoo.description import Contents, DataSet, Records, listed
 
 _FILE = "breast-cancer-wisconsin.data"
 _TRAIN_RECORDS = 560
@@ -45,14 +44,7 @@ CANCER = DataSet(
     train_records=_TRAIN_RECORDS,
     test_records=123,
     default_model="cancer-mlp",
-    files=(
-        DataFile(
-            _FILE,
-            size=19_889,
-            sha256="402c585309c399237740f635ef9919dc512cca12cbeb20de5e563a4593f22b64",
-            md5="52b89051b9bd37a91a54e8570b963719",
-        ),
-    ),
+    files=listed("cancer"),
     read=read,
     packaged=True,
 )

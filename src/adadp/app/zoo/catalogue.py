@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from adadp import checks
@@ -12,9 +11,8 @@ from adadp.app.zoo.cifar10 import CIFAR10
 from adadp.app.zoo.cifar100 import CIFAR100
 from adadp.app.zoo.covertype import COVERTYPE
 from adadp.app.zoo.description import DataSet, LoadedData
-from adadp.app.zoo.fashion_mnist import FASHION_MNIST
-from adadp.app.zoo.fetching import fetch_form
-from adadp.app.zoo.mnist import MNIST
+from adadp.app.zoo.fetching import StrPath, fetch
+from adadp.app.zoo.mnist import FASHION_MNIST, MNIST
 from adadp.errors import InputError
 
 DATA_SETS: dict[str, DataSet] = {
@@ -46,12 +44,7 @@ def _as_own(name: str) -> str | None:
     return own if own != name else None
 
 
-def load(
-    data: str | DataSet,
-    *,
-    cache: str | os.PathLike[str] | None = None,
-    source_dir: str | os.PathLike[str] | None = None,
-) -> LoadedData:
+def load(data: str | DataSet, *, cache: StrPath | None = None, source_dir: StrPath | None = None) -> LoadedData:
     """A data set by name (or by an entry of your own) as tensors; fetched if it has to be.
 
     Features are float32 and scaled by public constants only, the entry's ``scaling``: a mean, a standard deviation or a
@@ -60,7 +53,8 @@ def load(
     import torch  # noqa: PLC0415  # the catalogue itself needs no torch, and `adadp data list` does not wait for it
 
     entry = find(data) if isinstance(data, str) else data
-    form, fetched = fetch_form(entry, cache=cache, source_dir=source_dir)
+    fetched = fetch(entry, cache=cache, source_dir=source_dir)
+    form = fetched.form
     (train_x, train_y), (test_x, test_y) = form.read(fetched.contents)
     return LoadedData(
         train=(torch.from_numpy(train_x), torch.from_numpy(train_y)),

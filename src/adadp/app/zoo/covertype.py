@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from adadp.app.zoo.addresses import Address
-from adadp.app.zoo.description import Contents, DataSet, Records
+from adadp.app.zoo.description import Contents, DataSet, Records, listed
 from adadp.app.zoo.scaling import Bounds, to_unit_range
-from adadp.app.zoo.sources import DataFile
 from adadp.errors import InputError
 
 _FILE = "covtype.data"
@@ -69,14 +68,7 @@ COVERTYPE = DataSet(
     train_records=_TRAIN_RECORDS,
     test_records=_RECORDS - _TRAIN_RECORDS,
     default_model="covertype-mlp",
-    files=(
-        DataFile(
-            _FILE,
-            size=75_169_317,
-            sha256="0a9371cef7c964b5475d6053cc3e0894a5aa6f65ad1ed3ecb01c45aa96217945",
-            md5="71df19898bd3e11db15ae0faf4159f2c",
-        ),
-    ),
+    files=listed("covertype"),
     read=read,
     sources=(Address("https://archive.ics.uci.edu/ml/machine-learning-databases/covtype/"),),
 )

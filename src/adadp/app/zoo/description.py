@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -20,20 +21,40 @@ Records: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int64]]
 Contents: TypeAlias = Mapping[str, bytes]
 """File name -> its verified bytes."""
 
+PACKAGED = resources.files("adadp.app.zoo") / "files"
+"""Files that come with AdaDP: a small data set, and sizes and checksums of all files of the catalogue."""
 
-@dataclass(frozen=True)
-class DataSet:
+
+def listed(entry: str) -> tuple[DataFile, ...]:
+    """The files of ``entry``, as ``files/checksums.tsv`` lists them."""
+    rows = (line.split("\t") for line in (PACKAGED / "checksums.tsv").read_text(encoding="ascii").splitlines())
+    return tuple(DataFile(name, int(size), sha, md5.strip("-")) for of, name, size, sha, md5 in rows if of == entry)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Files that can be had: from ``sources``, asked in order, and then cached; ``packaged`` files come with AdaDP.
+
+    ``alternatives`` are other forms of the same data, for where this one cannot be had: entries of the same name, with
+    files of their own.
+    """
+
+    name: str
+    files: tuple[DataFile, ...]
+    sources: tuple[Source, ...] = ()
+    packaged: bool = False
+    alternatives: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet(Entry):
     """One entry of the catalogue: everything AdaDP knows about a data set without having its data.
 
     ``record`` says what one record is. It is the unit a guarantee protects, so it also says when that is not a person.
-    ``packaged`` files come with AdaDP; others are fetched from ``sources``, asked in order, and cached.
-    ``alternatives`` are other forms of the same data, for where this one cannot be had: entries of the same name, with
-    files, reader and record counts of their own.
     ``read`` turns verified bytes into (training, test) records; it scales by the constants of ``scaling`` and never by
     anything computed from the data.
     """
 
-    name: str
     title: str
     citation: str
     licence: str
@@ -45,10 +66,7 @@ class DataSet:
     train_records: int
     test_records: int
     default_model: str
-    files: tuple[DataFile, ...]
     read: Callable[[Contents], tuple[Records, Records]]
-    sources: tuple[Source, ...] = ()
-    packaged: bool = False
     alternatives: tuple[DataSet, ...] = ()
 
 

@@ -1,7 +1,8 @@
 """Have the files of a data set, verified: from the cache, or from the first source that can give them.
 
 Order: the folder the caller names, the cache, the entry's sources, the folder ADADP_DATA names. Of several forms of a
-data set one that is whole in the named folder goes first, then one that is whole in the cache.
+data set one that is whole in the named folder goes first, then one that is whole in the cache. Pooch checks every file
+before it stands in the cache under its name, and asks an address again.
 
     what happens                          what is done
     all files verified in the cache       nothing is written, no lock is taken (the cache may be read-only)
@@ -9,8 +10,7 @@ data set one that is whole in the named folder goes first, then one that is whol
     a source gives wrong or too many      its bytes are thrown away and the next source is asked; files it gave before
       bytes, stops halfway, is silent       that were right are kept
     no source has a form of the data      the next form, an alternative with files of its own, is tried
-    killed while writing                  a ``.part`` file is left, which the next fetch overwrites; of a download
-                                            (``.download``) the next fetch asks for the rest
+    killed while downloading              what came (``.download``) is kept; the next fetch asks for the rest
     two processes at once                 one fetches, the others wait and find the cache filled
     no source can give a file             ``InputError`` with every source, why it failed, and how to get the data
     the cache cannot be written           ``InputError``, without asking the other sources
@@ -23,18 +23,36 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from enum import Enum
-from importlib import resources
 from pathlib import Path
+from typing import Generic, TypeVar, cast
 
+import pooch
 from filelock import FileLock
+from pooch.core import stream_download
+from requests import RequestException as ConnectionBroken
 
-from adadp.app.zoo.description import DataSet
-from adadp.app.zoo.sources import FAILURES, DataFile, Folder, Readable, Source, Workplace, read_verified
+from adadp.app.zoo.description import PACKAGED, Entry
+from adadp.app.zoo.sources import (
+    FAILURES,
+    UNREADABLE,
+    DataFile,
+    Folder,
+    Lacking,
+    Members,
+    Source,
+    SourceFailed,
+    Workplace,
+)
 from adadp.errors import InputError
+
+pooch.get_logger().setLevel("WARNING")  # progress is shown here, on a terminal only
+
+StrPath = str | os.PathLike[str]
+EntryT = TypeVar("EntryT", bound=Entry)
 
 
 class FileState(str, Enum):
@@ -46,192 +64,187 @@ class FileState(str, Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Fetched:
-    """Verified bytes of every file, where each came from, and the folder they lie in (None: inside the package)."""
+class Fetched(Generic[EntryT]):
+    """Verified bytes of every file, where each came from, and the folder they lie in (None: inside the package).
 
+    ``form`` is the entry, or the one of its alternatives, that could be had.
+    """
+
+    form: EntryT
     folder: Path | None
     origin: Mapping[str, str]
     contents: Mapping[str, bytes] = field(repr=False)
 
 
-def cache_folder(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
+def cache_folder() -> Path:
     """``ADADP_CACHE``, or ``adadp`` in the folder where this system keeps a user's caches."""
-    if environment.get("ADADP_CACHE"):
-        return Path(environment["ADADP_CACHE"]).expanduser()
-    if platform == "win32" and environment.get("LOCALAPPDATA"):
-        return Path(environment["LOCALAPPDATA"]) / "adadp" / "Cache"
-    if platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "adadp"
-    if environment.get("XDG_CACHE_HOME"):
-        return Path(environment["XDG_CACHE_HOME"]) / "adadp"
-    return Path.home() / ".cache" / "adadp"
+    return Path(os.environ.get("ADADP_CACHE") or pooch.os_cache("adadp")).expanduser()
 
 
-def inspect(entry: DataSet, *, cache: str | os.PathLike[str] | None = None) -> dict[str, FileState]:
+def inspect(entry: Entry, *, cache: StrPath | None = None) -> dict[str, FileState]:
     """The state of every file in the cache (or in the package), by reading it. Alternatives have their own."""
-    if entry.packaged:
-        return {file.name: _state(_packaged(file), file) for file in entry.files}
-    return inspect_files(entry.name, entry.files, cache=cache)
+    return {file.name: _state(_bytes_of(file, entry, cache), file) for file in entry.files}
 
 
-def inspect_files(
-    name: str, files: Sequence[DataFile], *, cache: str | os.PathLike[str] | None = None
-) -> dict[str, FileState]:
-    """The state of every one of ``files`` in the folder ``name`` of the cache."""
-    folder = _folder_of(name, cache)
-    return {file.name: _state(_bytes_of(folder / file.name), file) for file in files}
-
-
-def cached_form(entry: DataSet, *, cache: str | os.PathLike[str] | None = None) -> DataSet | None:
+def cached_form(entry: EntryT, *, cache: StrPath | None = None) -> EntryT | None:
     """The first form of ``entry`` that is whole in the cache (or in the package), by reading it."""
-    forms = (entry, *entry.alternatives)
-    return next((form for form in forms if set(inspect(form, cache=cache).values()) == {FileState.VERIFIED}), None)
+    whole = {FileState.VERIFIED}
+    return next((form for form in _forms(entry) if set(inspect(form, cache=cache).values()) == whole), None)
 
 
-def fetch(
-    entry: DataSet,
-    *,
-    cache: str | os.PathLike[str] | None = None,
-    source_dir: str | os.PathLike[str] | None = None,
-) -> Fetched:
+def fetch(entry: EntryT, *, cache: StrPath | None = None, source_dir: StrPath | None = None) -> Fetched[EntryT]:
     """All files of ``entry`` (or of an alternative), verified and cached. The table above says what may be amiss.
 
-    ``cache`` takes the place of ``cache_folder()``; ``source_dir`` is asked before anything else.
+    ``cache`` takes the place of ``cache_folder()``; ``source_dir`` is asked before anything else. A form that is whole
+    in the named folder goes first, then one that is whole in the cache, then their order.
     """
-    return fetch_form(entry, cache=cache, source_dir=source_dir)[1]
-
-
-def fetch_form(
-    entry: DataSet,
-    *,
-    cache: str | os.PathLike[str] | None = None,
-    source_dir: str | os.PathLike[str] | None = None,
-) -> tuple[DataSet, Fetched]:
-    """The same, with the form of the data set that could be had: ``entry``, or one of its alternatives.
-
-    A form that is whole in the named folder goes first, then one that is whole in the cache, then their order.
-    """
-    if entry.packaged:
-        return entry, _from_package(entry, source_dir)
-    forms = [entry, *entry.alternatives]
+    if source_dir is not None and entry.packaged:
+        raise InputError(f"{entry.name} comes with AdaDP; nothing is taken from {source_dir}.", fix="Leave it out.")
+    forms = _forms(entry)
     if source_dir is not None:
+        if not Path(source_dir).is_dir():
+            raise InputError(f"There is no folder {source_dir}.", fix="Name the folder that holds the files.")
         folder = Folder(Path(source_dir), entry.name)
-        forms.sort(key=lambda form: not folder.has(form.files))
+        forms.sort(key=lambda form: not all(map(folder.find, form.files)))
     elif entry.alternatives:
         here = cached_form(entry, cache=cache)
         forms.sort(key=lambda form: form is not here)
-    failed: list[NotHad] = []
+    failed: list[_NotHad] = []
     for form in forms:
         try:
-            return form, fetch_files(form.name, form.files, form.sources, cache=cache, source_dir=source_dir)
-        except NotHad as error:
+            return _Order(form, cache).fetched(source_dir)
+        except _NotHad as error:
             failed.append(error)
-    raise NotHad(failed[0].what, why="\nAnother form of it: ".join(error.why for error in failed), fix=failed[0].fix)
+    raise _NotHad(failed[0].what, why="\nAnother form of it: ".join(error.why for error in failed), fix=failed[0].fix)
 
 
-def fetch_files(
-    name: str,
-    files: Sequence[DataFile],
-    sources: Sequence[Source],
-    *,
-    cache: str | os.PathLike[str] | None = None,
-    source_dir: str | os.PathLike[str] | None = None,
-) -> Fetched:
-    """``files``, verified and cached in the folder ``name``: what is no data set, such as weights, is had this way."""
-    order = _Order(name, files, _folder_of(name, cache))
-    if source_dir is None:
-        order.take_cached()
-        if not order.missing:
-            return order.fetched()
-    elif not Path(source_dir).is_dir():
-        raise InputError(f"There is no folder {source_dir}.", fix="Name the folder that holds the files.")
-    with closing(_Progress(name)) as progress:
-        place = Workplace(order.folder, progress.show)
-        with place.writing():
-            order.folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(order.folder / ".lock")
-            lock.acquire()
-        try:
-            if source_dir is not None:
-                order.ask(Folder(Path(source_dir), name), place)
-                order.warn_of_failures()
-            order.take_cached(remember=True)
-            for source in (*sources, *_named_by_environment(name)):
-                order.ask(source, place)
-            order.clear_unfinished()
-        finally:
-            lock.release()
-    return order.fetched()
-
-
-class NotHad(InputError):
+class _NotHad(InputError):
     """No source could give the files."""
 
 
-class _Order:
+class _Order(Generic[EntryT]):
     """One fetch under way: what was had so far, from where, and what failed."""
 
-    def __init__(self, name: str, files: Sequence[DataFile], folder: Path) -> None:
-        self.name = name
-        self.folder = folder
-        self._files = files
+    def __init__(self, entry: EntryT, cache: StrPath | None) -> None:
+        self._entry, self._cache = entry, cache
+        self._folder = _folder_of(entry, cache)
         self._contents: dict[str, bytes] = {}
         self._origin: dict[str, str] = {}
         self._failures: list[str] = []
 
+    def fetched(self, source_dir: StrPath | None) -> Fetched[EntryT]:
+        if source_dir is None:
+            self._take_cached()
+        if self._missing and self._entry.packaged:
+            raise InputError(
+                f"{self._missing[0].name} of the data set {self._entry.name} is missing from the installed package, "
+                "or was changed.",
+                why=f"Its SHA-256 must be {self._missing[0].sha256}.",
+                fix="Install AdaDP again.",
+            )
+        if self._missing:
+            self._fetch(source_dir)
+        if self._missing:
+            raise self._not_had()
+        return Fetched(self._entry, None if self._entry.packaged else self._folder, self._origin, self._contents)
+
     @property
-    def missing(self) -> list[DataFile]:
-        return [file for file in self._files if file.name not in self._contents]
+    def _missing(self) -> list[DataFile]:
+        return [file for file in self._entry.files if file.name not in self._contents]
 
-    def take_cached(self, *, remember: bool = False) -> None:
+    def _fetch(self, source_dir: StrPath | None) -> None:
+        name, named = self._entry.name, os.environ.get("ADADP_DATA")
+        sources = [*self._entry.sources, *([Folder(Path(named).expanduser(), name)] if named else [])]
+        with closing(_Progress(name)) as progress:
+            place = Workplace(self._folder, progress.show)
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                lock = FileLock(self._folder / ".lock").acquire()
+            except OSError as error:
+                raise place.cannot_write(error) from error
+            with lock:
+                if source_dir is not None:
+                    self._ask(Folder(Path(source_dir), name), place)
+                    for failure in self._failures:
+                        warnings.warn(f"{failure}. Asking the other sources.", stacklevel=4)
+                self._take_cached(remember=True)
+                for source in sources:
+                    self._ask(source, place)
+                if (
+                    not self._missing
+                ):  # what an earlier source, or pooch when it was killed, left half done is of no use
+                    for path in (*self._folder.glob("*.download"), *self._folder.glob("tmp*")):
+                        path.unlink(missing_ok=True)
+
+    def _take_cached(self, *, remember: bool = False) -> None:
         """Take what the cache holds, verified; ``remember`` what it does not, and warn of what is corrupt."""
-        for file in self.missing:
-            content = _bytes_of(self.folder / file.name)
-            state = _state(content, file)
-            if state is FileState.VERIFIED and content is not None:
-                self._contents[file.name] = content
-                self._origin[file.name] = "cache"
-            elif remember:
-                self._failures.append(f"cache {self.folder}: {file.name} is {state.value}")
+        for file in self._missing:
+            state = self._take(file, "package" if self._entry.packaged else "cache")
+            if remember and state is not FileState.VERIFIED:
+                self._failures.append(f"cache {self._folder}: {file.name} is {state.value}")
                 if state is FileState.CORRUPT:
-                    warnings.warn(f"{self.folder / file.name} is corrupt and is fetched again.", stacklevel=3)
+                    warnings.warn(f"{self._folder / file.name} is corrupt and is fetched again.", stacklevel=4)
 
-    def ask(self, source: Source, place: Workplace) -> None:
+    def _take(self, file: DataFile, origin: str) -> FileState:
+        content = _bytes_of(file, self._entry, self._cache)
+        state = _state(content, file)
+        if content is not None and state is FileState.VERIFIED:
+            self._contents[file.name], self._origin[file.name] = content, origin
+        return state
+
+    def _ask(self, source: Source, place: Workplace) -> None:
         """Ask ``source`` for what is missing; if it fails, keep what it gave and remember why."""
-        if not self.missing:
+        if not self._missing:
             return
         place.tell(f"asking {source}")
         try:
-            with closing(source.streams(self.missing, place)) as streams:
-                for file, stream in streams:
-                    self._contents[file.name] = _store(stream, file, place)
-                    self._origin[file.name] = str(source)
+            with source.opened(place) as members:
+                for file in self._missing:
+                    try:
+                        self._store(file, members, place, source.retries)
+                        self._take(file, str(source))
+                    except Lacking as error:
+                        self._failures.append(f"{source}: {error}")
         except FAILURES as error:
             self._failures.append(f"{source}: {error or type(error).__name__}")
 
-    def warn_of_failures(self) -> None:
-        for failure in self._failures:
-            warnings.warn(f"{failure}. Asking the other sources.", stacklevel=4)
+    def _store(self, file: DataFile, members: Members, place: Workplace, retries: int) -> None:
+        """Have pooch put ``file`` into the cache, under its own name only after its checksum held."""
 
-    def clear_unfinished(self) -> None:
-        """Once every file is here, what an earlier source left half done is of no use."""
-        if not self.missing:
-            for path in self.folder.glob("*.download"):
-                path.unlink(missing_ok=True)
+        def write(_: str, target: str, __: object) -> None:
+            try:
+                with members(file) as stream:
+                    content = file.read(stream)
+            except UNREADABLE as error:
+                if isinstance(error, ConnectionBroken):
+                    raise
+                raise _Unreadable(str(error) or type(error).__name__) from error
+            Path(target).write_bytes(content)
 
-    def fetched(self) -> Fetched:
-        """What was had, or the error that says how to get what was not."""
-        if not self.missing:
-            return Fetched(self.folder, self._origin, self._contents)
-        names = ", ".join(file.name for file in self.missing)
+        try:
+            stream_download("", self._folder / file.name, f"sha256:{file.sha256}", write, retry_if_failed=retries)
+        except (InputError, ConnectionBroken):
+            raise
+        except ValueError as error:
+            said = str(error) if isinstance(error, _Unreadable) else f"{file.name} has the wrong checksum"
+            raise SourceFailed(said) from error
+        except OSError as error:
+            raise place.cannot_write(error) from error
+
+    def _not_had(self) -> _NotHad:
+        name = self._entry.name
+        names = ", ".join(file.name for file in self._missing)
         tried = "".join(f"\n    - {failure}" for failure in self._failures)
-        raise NotHad(
-            f"{self.name} could not be had: {names}.",
+        return _NotHad(
+            f"{name} could not be had: {names}.",
             why=f"Every source failed:{tried}",
-            fix=f"Run 'adadp data fetch {self.name}' where one of these sources can be reached, bring its files "
-            f"here, and run 'adadp data fetch {self.name} --from DIR', or set ADADP_DATA=DIR. DIR holds the "
-            "files, raw or gzipped.",
+            fix=f"Run 'adadp data fetch {name}' where one of these sources can be reached, bring its files here, and "
+            f"run 'adadp data fetch {name} --from DIR', or set ADADP_DATA=DIR. DIR holds the files, raw or gzipped.",
         )
+
+
+class _Unreadable(ValueError):
+    """What pooch takes as a reason to ask again."""
 
 
 class _Progress:
@@ -251,64 +264,25 @@ class _Progress:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def _store(stream: Readable, file: DataFile, place: Workplace) -> bytes:
-    """Copy ``stream`` into the cache, under its own name only after its checksum held; give its bytes back."""
-    part = place.folder / f"{file.name}.part"
-    with place.writing():
-        try:
-            with part.open("wb") as target:
-
-                def keep(chunk: bytes) -> None:
-                    target.write(chunk)
-                    place.tell(f"{file.name} {target.tell() / file.size:4.0%}")
-
-                content = read_verified(file, stream, keep)
-            part.replace(place.folder / file.name)
-        finally:
-            part.unlink(missing_ok=True)
-    return content
+def _forms(entry: EntryT) -> list[EntryT]:
+    return [entry, *cast("tuple[EntryT, ...]", entry.alternatives)]
 
 
-def _state(content: bytes | bytearray | None, file: DataFile) -> FileState:
+def _state(content: bytes | None, file: DataFile) -> FileState:
     if content is None:
         return FileState.MISSING
     return FileState.VERIFIED if file.holds(content) else FileState.CORRUPT
 
 
-def _bytes_of(path: Path) -> bytes | None:
+def _folder_of(entry: Entry, cache: StrPath | None) -> Path:
+    return (cache_folder() if cache is None else Path(cache)) / entry.name
+
+
+def _bytes_of(file: DataFile, entry: Entry, cache: StrPath | None) -> bytes | None:
+    path = (PACKAGED if entry.packaged else _folder_of(entry, cache)) / file.name
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error}.", fix="Remove it, or give the right to read it.") from error
-
-
-def _folder_of(name: str, cache: str | os.PathLike[str] | None) -> Path:
-    return (cache_folder() if cache is None else Path(cache)) / name
-
-
-def _named_by_environment(name: str) -> list[Source]:
-    folder = os.environ.get("ADADP_DATA")
-    return [Folder(Path(folder).expanduser(), name)] if folder else []
-
-
-def _packaged(file: DataFile) -> bytes | None:
-    place = resources.files("adadp.app.zoo") / "files" / file.name
-    return place.read_bytes() if place.is_file() else None
-
-
-def _from_package(entry: DataSet, source_dir: str | os.PathLike[str] | None) -> Fetched:
-    if source_dir is not None:
-        raise InputError(f"{entry.name} comes with AdaDP; nothing is taken from {source_dir}.", fix="Leave it out.")
-    contents = {}
-    for file in entry.files:
-        content = _packaged(file)
-        if content is None or _state(content, file) is not FileState.VERIFIED:
-            raise InputError(
-                f"{file.name} of the data set {entry.name} is missing from the installed package, or was changed.",
-                why=f"Its SHA-256 must be {file.sha256}.",
-                fix="Install AdaDP again.",
-            )
-        contents[file.name] = content
-    return Fetched(None, dict.fromkeys(contents, "package"), contents)

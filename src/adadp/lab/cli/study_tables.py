@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -21,13 +20,26 @@ if TYPE_CHECKING:
     from adadp.lab.studies.timing import TimeStudy
 
 
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+def _table(*columns: str, left: int = 1, title: str | None = None) -> Table:
+    """A table whose columns after the first ``left`` are numbers."""
+    table = Table(*columns, title=title, title_justify="left", box=SIMPLE, pad_edge=False)
+    for column in table.columns[:left]:
+        column.no_wrap = True
+    for column in table.columns[left:]:
+        column.justify = "right"
+    return table
+
+
 def print_cosine(found: CosineStudy) -> None:
     """A row per choice of noise, and what the whole constraint offers."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = _console()
     title = f"mean cosine similarity of {_pair(found.query)} and itself with noise, {found.draws:,} draws"
     columns = ("noise", "sampled", "+-", "exact", "printed", "sum", "sigma*", "allowed")
-    table = Table(*columns, title=title, title_justify="left", box=SIMPLE, pad_edge=False)
-    table.columns[0].no_wrap = True
+    table = _table(*columns, title=title)
     for choice in found.choices:
         table.add_row(
             _pair(choice.noise),
@@ -55,9 +67,9 @@ _SHOWN_ORDERS = 12
 
 def print_renyi(found: RenyiStudy) -> None:
     """Some of the orders, and how far the conjectured bound holds."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = _console()
     title = f"Renyi divergence of one step, q = {found.q:g}, sigma = {found.noise_multiplier:g}"
-    table = Table("order", "sampled", "conjectured", "not sampled", title=title, title_justify="left", box=SIMPLE)
+    table = _table("order", "sampled", "conjectured", "not sampled", title=title)
     rows = list(zip(found.orders, found.sampled, found.bound, found.unsampled, strict=True))
     for order, *values in rows[:: max(1, len(rows) // _SHOWN_ORDERS)]:
         table.add_row(str(order), *(f"{value:.4g}" for value in values))
@@ -92,13 +104,10 @@ adadp against adal is what adaptive noise does, adal against dpsgd what the
 adaptive rate does. adadp is as published, which is not a private method."""
 
 
-def print_functions(found: Sequence[Deviation], settings: object) -> None:
+def print_functions(found: Sequence[Deviation]) -> None:
     """A row per function and method."""
-    console = Console(highlight=False, soft_wrap=True)
-    table = Table("function", "method", "D", "+-", "spread", "printed", "end", "noisy", box=SIMPLE, pad_edge=False)
-    table.columns[0].no_wrap = True
-    for column in table.columns[2:]:
-        column.justify = "right"
+    console = _console()
+    table = _table("function", "method", "D", "+-", "spread", "printed", "end", "noisy", left=2)
     methods = len(type(found[0].method))
     for place, each in enumerate(found):
         titles = (each.landscape.name, f"from {_pair(each.landscape.start)}", "")
@@ -115,7 +124,6 @@ def print_functions(found: Sequence[Deviation], settings: object) -> None:
         )
     console.print(table)
     console.print(_HOW_TO_READ)
-    console.print(f"settings: {json.dumps(settings)}", markup=False)
 
 
 _HOW_TO_READ_GRADIENTS = """\
@@ -129,10 +137,8 @@ def print_gradients(found: GradientStudy) -> None:
     """Quantiles over the coordinates and correlations, for every step that was looked at."""
     from adadp.lab.studies.gradients import quantiles
 
-    console = Console(highlight=False, soft_wrap=True)
-    table = Table("step", "", "5 %", "25 %", "50 %", "75 %", "95 %", "zero", box=SIMPLE, pad_edge=False)
-    for column in table.columns[2:]:
-        column.justify = "right"
+    console = _console()
+    table = _table("step", "", "5 %", "25 %", "50 %", "75 %", "95 %", "zero", left=2)
     for look in found.looks:
         parts = (("|g|", look.gradient), ("sqrt(E')", look.estimate), ("sigma_i", look.noise))
         for place, (name, values) in enumerate(parts):
@@ -145,7 +151,6 @@ def print_gradients(found: GradientStudy) -> None:
         console.print(_agreement(look))
     console.print(f"test accuracy before the last step: {found.accuracy:.4f}; coordinates: {found.coordinates:,}")
     console.print(_HOW_TO_READ_GRADIENTS)
-    console.print(f"settings: {json.dumps(found.settings.to_json())}", markup=False)
 
 
 def _agreement(look: Look) -> str:
@@ -169,11 +174,9 @@ def print_norms(found: NormStudy) -> None:
     """Norms by epoch, and whether they fall."""
     from adadp.lab.studies.norms import HIGH
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = _console()
     columns = ("model", "epoch", "mean", "median", f"{HIGH:.0%} below", "of the mean", "loss")
-    table = Table(*columns, box=SIMPLE, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = _table(*columns)
     for each in found.models.values():
         for look in each.looks:
             figures = (look.mean, look.median, look.high, look.of_mean, look.loss)
@@ -193,7 +196,6 @@ def print_norms(found: NormStudy) -> None:
             f"the {each.looks[0].mean:.3f} before training; test accuracy {each.accuracy:.4f}"
         )
     console.print(_HOW_TO_READ_NORMS)
-    console.print(f"settings: {json.dumps(found.settings.to_json())}", markup=False)
 
 
 _HOW_TO_READ_NORMS = """\
@@ -204,11 +206,9 @@ of it is made of raw gradients without noise: public data only."""
 
 def print_times(found: TimeStudy) -> None:
     """A row per method: milliseconds of a step, how many times DP-SGD's, and what is printed."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = _console()
     for each in found.cases:
-        table = Table("", "method", "ms", "x dpsgd", "printed", title=each.case.title, title_justify="left", box=SIMPLE)
-        for column in table.columns[2:]:
-            column.justify = "right"
+        table = _table("", "method", "ms", "x dpsgd", "printed", left=2, title=each.case.title)
         for name, text in found.methods.items():
             printed = each.printed_over_dpsgd.get(name)
             table.add_row(
@@ -224,3 +224,21 @@ def print_times(found: TimeStudy) -> None:
     )
     if found.not_private:
         console.print(f"Not private: {', '.join(found.not_private)}.")
+
+
+def print_momentum(rows: Sequence[tuple[float, float, float]]) -> None:
+    """A row per momentum coefficient, beside one release without momentum."""
+    table = _table("c", "variance of the noise", "a steady gradient", "noise over signal", left=0)
+    for c, variance, signal in rows:
+        table.add_row(f"{c:g}", f"{variance:.4g}", f"{signal:.4g}", f"{variance**0.5 / signal:.3g}")
+    _console().print(table)
+
+
+PRINTED: dict[str, Callable[[Any], None]] = {
+    "cosine": print_cosine,
+    "functions": print_functions,
+    "gradients": print_gradients,
+    "norms": print_norms,
+    "time": print_times,
+}
+"""Study -> what prints it."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +28,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from adadp import checks
-from adadp.app import resolve
+from adadp.app import start
 from adadp.app.features import Progress as FeatureProgress
 from adadp.app.features import Shape
 from adadp.app.owndata import is_own
 from adadp.app.report.html import write_report
 from adadp.app.runs.atomic import cannot_write, clean, write_atomic
 from adadp.app.runs.folder import has_finished
+from adadp.app.spec import RunSpec
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError, Interrupted
 from adadp.lab.compare.measuring import Measured
@@ -46,6 +48,7 @@ from adadp.lab.compare.statistics import between, smallest_epsilon
 
 SPEC_NAME = "comparison.toml"
 _LOCK_NAME = ".lock"
+_MARKS_NAME = ".running"
 _UNSAID = "What it said is not kept, as it may tell about records, and that it failed is not covered by the total. "
 _KEEP = (
     "Leave its folder where it is: what it charged counts in the total. If the same command cannot go on with it, do "
@@ -99,6 +102,7 @@ def compare(
     out: str | os.PathLike[str],
     *,
     workers: int | None = None,
+    executor: Executor | None = None,
     command: str | None = None,
     most_epsilon: float | None = None,
     watch: Watch | None = None,
@@ -106,11 +110,12 @@ def compare(
 ) -> Results:
     """Make the comparison ``spec`` in the folder ``out``, or go on with it, and return its results.
 
-    ``workers`` runs are made at a time, each in a process of its own; without it as many as there are cores.
+    ``workers`` runs are made at a time, each in a process of its own; without it as many as there are cores. An
+    ``executor`` makes them instead, if its workers see ``out`` and what the runs read under the same paths.
     ``most_epsilon`` is the most that all runs may cost together. ``watch`` is told how far it is, ``features`` how far
     features are. ``command`` is what the results say how to run it again.
     """
-    workers = cores() if workers is None else checks.count("workers", workers)
+    hands = executor or (cores() if workers is None else checks.count("workers", workers))
     if most_epsilon is not None:
         checks.positive("most_epsilon", most_epsilon)
     place = Path(out).absolute()
@@ -125,7 +130,7 @@ def compare(
     cost = _planned_cost(planned, spec, place, most_epsilon)
     with _occupied(place, spec):
         board = Board(spec, planned, command or f"adadp compare {SPEC_NAME} --out again")
-        work = _Work(board, place, workers, watch, cost)
+        work = _Work(board, place, hands, watch, cost)
         work.tell(planned_total=cost)
         if not all(has_finished(place / case.folder(seed)) for case in planned for seed in spec.seeds):
             prepare(planned, features)
@@ -147,7 +152,7 @@ def prepare(planned: Sequence[PlannedCase], features: FeatureProgress | None) ->
         config = case.config
         key = (config.data, config.target, config.schema, config.features)
         if key not in known:
-            records = resolve.prepared(config, features)
+            records = start.prepared(RunSpec.of(config), features)
             known[key] = records.shape, records.inputs.classes
         if (key, config.model) not in tried:
             tried.add((key, config.model))
@@ -159,7 +164,9 @@ def prepare(planned: Sequence[PlannedCase], features: FeatureProgress | None) ->
 class _Work:
     """A comparison at work: who is told, and when what is written."""
 
-    def __init__(self, board: Board, place: Path, workers: int, watch: Watch | None, cost: Mapping[str, Any]) -> None:
+    def __init__(
+        self, board: Board, place: Path, workers: int | Executor, watch: Watch | None, cost: Mapping[str, Any]
+    ) -> None:
         self.board, self.place, self.workers, self.watch = board, place, workers, watch
         self.cost = cost
         """Of all runs planned so far: what is written as total until the end, as it takes seconds to compute."""
@@ -186,7 +193,8 @@ class _Work:
         self._began = time.monotonic()
         self._done_before = len(self.board.measured) + len(self.board.failed) + there
         try:
-            run_jobs(jobs, workers=self.workers, finished=self._finished, tick=self._tick)
+            marks = self.place / _MARKS_NAME
+            run_jobs(jobs, workers=self.workers, marks=marks, finished=self._finished, tick=self._tick)
         except (Interrupted, KeyboardInterrupt) as stopped:
             done, runs = self._counts()
             self.settle()

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from adadp.app import resolve
+from adadp.app import start
 from adadp.app.config import TrainConfig
+from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder
+from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import Status, verify_run
 from adadp.certificate.wording import stated
 from adadp.errors import InputError, RunError
-from adadp.schedules import parse_schedule
 
 Measured = dict[str, Any]
 """What a run came to: the keys are those of :func:`measured_run`."""
@@ -71,17 +72,17 @@ def _train(config: TrainConfig, out: Path, watch: Callable[[Status], None] | Non
     if began.is_file() and began.stat().st_size == 0:
         began.unlink()
     if not began.is_file():
-        resolve.start(config, out, watch=watch)
+        start.start(config, out, watch=watch)
         return
     folder = RunFolder.open(out)
-    if folder.config.digest() != resolve.resolved(config).digest():
+    if folder.config.digest() != resolve(config).config.digest():
         raise InputError(
             f"The run in {out} has other settings than those asked for.",
             why="Results of different settings must not stand beside each other.",
             fix="Choose another folder.",
         )
     if not folder.finished:
-        resolve.resume(out, watch=watch)
+        start.resume(out, watch=watch)
 
 
 def _final_accuracy(lines: list[dict[str, Any]], out: Path) -> float:

@@ -19,15 +19,15 @@ from functools import cached_property
 from itertools import count
 
 from adadp.accounting import Status, accountant
-from adadp.app import resolve
 from adadp.app.config import TrainConfig
 from adadp.app.inputs import load_inputs
 from adadp.app.owndata import is_own
+from adadp.app.resolve import fitted, public_records, resolve, training_records
+from adadp.app.spec import RunSpec
 from adadp.app.train.planning import filter_of, plan_of
 from adadp.app.zoo import find
 from adadp.errors import AdaDPError, InputError
 from adadp.lab.compare.spec import Case, Comparison
-from adadp.methods import parse_method
 from adadp.plan import Plan
 
 
@@ -88,7 +88,7 @@ def plan_all(spec: Comparison) -> list[PlannedCase]:
     for (case, epsilon), config in zip(places, asked, strict=True):
         with _named(case, epsilon):
             resolved.append(_resolved(config))
-        same = known.setdefault(resolved[-1].digest(), case.name)
+        same = known.setdefault(resolved[-1].config.digest(), case.name)
         if same != case.name:
             raise InputError(
                 f"{same} and {case.name} come to the same settings.",
@@ -97,8 +97,8 @@ def plan_all(spec: Comparison) -> list[PlannedCase]:
             )
     slugs = _slugs(spec)
     return [
-        _planned(case, epsilon, given, config, slugs[case.name])
-        for (case, epsilon), given, config in zip(places, asked, resolved, strict=True)
+        _planned(case, epsilon, given, run, slugs[case.name])
+        for (case, epsilon), given, run in zip(places, asked, resolved, strict=True)
     ]
 
 
@@ -106,14 +106,14 @@ def plan_further(spec: Comparison, case: Case, epsilon: float) -> PlannedCase:
     """``case`` at an epsilon that was chosen by looking at results."""
     asked = spec.config(case, epsilon)
     with _named(case, epsilon):
-        config = _resolved(asked)
-    return replace(_planned(case, epsilon, asked, config, _slugs(spec)[case.name]), refined=True)
+        run = _resolved(asked)
+    return replace(_planned(case, epsilon, asked, run, _slugs(spec)[case.name]), refined=True)
 
 
-def _planned(case: Case, epsilon: float | None, asked: TrainConfig, config: TrainConfig, slug: str) -> PlannedCase:
+def _planned(case: Case, epsilon: float | None, asked: TrainConfig, run: RunSpec, slug: str) -> PlannedCase:
     with _named(case, epsilon):
-        plan = plan_of(config, _records(config))
-    return PlannedCase(case.name, asked, config, plan, slug, _why_not_private(config))
+        plan = plan_of(run, _records(run.config))
+    return PlannedCase(case.name, asked, run.config, plan, slug, _why_not_private(run))
 
 
 def is_public(planned: Iterable[PlannedCase]) -> bool:
@@ -131,25 +131,26 @@ def _named(case: Case, epsilon: float | None) -> Iterator[None]:
         raise InputError(f"{where}: {error.what}", why=error.why, fix=error.fix) from error
 
 
-def _resolved(asked: TrainConfig) -> TrainConfig:
+def _resolved(asked: TrainConfig) -> RunSpec:
     """``asked`` with every default, if it can stand in a comparison."""
     _check_test_records(asked)
-    config = resolve.resolved(asked)
-    if resolve.public_records(asked) is None:
-        config = resolve.with_fitting_batch(asked, config, _records_in_file(config))
-    leak = parse_method(config.method).not_private
-    if leak is not None and not config.allow_nonprivate:
+    run = resolve(asked)
+    if public_records(asked) is None:
+        run = fitted(run, asked, _records_in_file(run.config))
+    leak = run.method.not_private
+    if leak is not None and not asked.allow_nonprivate:
         raise InputError(
-            f"The method {config.method} is not private.",
+            f"The method {run.config.method} is not private.",
             why=leak,
             fix="Leave it out, or pass allow_nonprivate to see it beside the others, marked.",
         )
-    return config
+    return run
 
 
-def _why_not_private(config: TrainConfig) -> str | None:
-    """Why runs of ``config`` have no guarantee; None if they have one."""
-    leak = "No noise is added." if config.noise_multiplier == 0 else parse_method(config.method).not_private
+def _why_not_private(run: RunSpec) -> str | None:
+    """Why ``run`` has no guarantee; None if it has one."""
+    config = run.config
+    leak = "No noise is added." if config.noise_multiplier == 0 else run.method.not_private
     if leak is None and accountant(config.accountant).status is not Status.PROVED:
         return f"The accountant {config.accountant} proves nothing."
     return leak
@@ -167,9 +168,9 @@ def _check_test_records(config: TrainConfig) -> None:
 
 def _records(config: TrainConfig) -> int:
     """How many records are trained on. The files are read only where no public number is given."""
-    if resolve.public_records(config) is None:
+    if public_records(config) is None:
         config = config.replace(records=_records_in_file(config))
-    return resolve.training_records(config)
+    return training_records(config)
 
 
 def _records_in_file(config: TrainConfig) -> int:

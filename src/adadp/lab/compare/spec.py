@@ -28,8 +28,8 @@ import tomli_w
 
 from adadp import checks
 from adadp.app.config import TrainConfig
+from adadp.app.texts.schedules import parse_noise
 from adadp.errors import InputError
-from adadp.schedules import parse_noise
 
 if sys.version_info >= (3, 11):
     import tomllib

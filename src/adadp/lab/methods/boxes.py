@@ -12,6 +12,7 @@ from torch import Tensor
 from adadp.clipping import AdaptiveClipRule, ClipRule, ClipState
 from adadp.errors import InputError
 from adadp.gradients import Capture, GradientEngine
+from adadp.lab.methods.clamped import clamped_sums
 from adadp.methods.base import GRADIENT, Parts, Query, Tensors
 
 
@@ -68,7 +69,7 @@ class BoxQuery(Query):
     def clipped_sums(self, capture: Capture) -> Tensors:
         """The sum of the gradients, each of them clamped to the box, or clipped by the rule."""
         if self._box is not None:
-            return capture.clamped_sums({name: value * self.size for name, value in self._box.bounds.items()})
+            return clamped_sums(capture, {name: value * self.size for name, value in self._box.bounds.items()})
         return capture.weighted_sums(self.weights(capture.square_norms(self._groups)), self._groups)
 
     def plain_sums(self, capture: Capture) -> Tensors:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from adadp import checks
+from adadp.app.methods.scales import check_following, waiting
 from adadp.clipping import ClipRule
 from adadp.gradients import GradientEngine
 from adadp.lab.methods.dpopt_problem import STEPS, closed_form, projected_gradient
@@ -14,7 +15,6 @@ from adadp.lab.methods.dpopt_raw import ShapedBoxes
 from adadp.lab.methods.dpopt_scales import ShapedScales
 from adadp.methods.base import Method, MethodDefaults, Query, check_choice
 from adadp.methods.clipped import ClippedSum
-from adadp.methods.scales import check_following, waiting
 
 
 @dataclass(frozen=True)

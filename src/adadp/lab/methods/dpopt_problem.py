@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from adadp import checks
+from adadp.app.methods.scales import Following
 from adadp.errors import InputError
 from adadp.methods.base import Tensors
-from adadp.methods.scales import Following
 
 STEPS = 50
 """Steps of projected gradient descent in Xiang et al. 2019, as Xu et al. 2020 (section VI-A) ran it too."""

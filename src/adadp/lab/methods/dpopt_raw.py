@@ -10,6 +10,7 @@ from torch import Tensor
 from adadp.clipping import ClipRule, ClipState
 from adadp.gradients import Capture, GradientEngine
 from adadp.lab.methods.boxes import Box, BoxQuery, average_into
+from adadp.lab.methods.clamped import square_sums
 from adadp.lab.methods.dpopt_problem import Shaping, flattened, shaped_like
 from adadp.methods.base import GRADIENT, Parts, Tensors
 
@@ -50,7 +51,7 @@ class ShapedBoxes(BoxQuery):
 
     def contribution(self, capture: Capture) -> Parts:
         sums = self.clipped_sums(capture)
-        return {GRADIENT: sums, _SQUARES: capture.square_sums(), _SUM: self.plain_sums(capture)}
+        return {GRADIENT: sums, _SQUARES: square_sums(capture), _SUM: self.plain_sums(capture)}
 
     def finalize(self, total: Parts | None) -> Parts:
         if total is None:

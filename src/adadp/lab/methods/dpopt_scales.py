@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from adadp.app.methods.scales import LearntScales, mean_over
 from adadp.lab.methods.dpopt_problem import Shaping, flattened, shaped_like
 from adadp.methods.base import Tensors
-from adadp.methods.scales import Scales, mean_over
 
 
-class ShapedScales(Scales):
+class ShapedScales(LearntScales):
     """Scales k_j that solve the problem of ``shaping``; the gradient is k times what was released.
 
-    With G = k s the released sum in the coordinates of the parameters, V the second moments of ``Scales``, and d the
-    deviation of the noise in s, after every step and for every column
+    With G = k s the released sum in the coordinates of the parameters, V the second moments of ``LearntScales``, and
+    d the deviation of the noise in s, after every step and for every column
 
         M   <- memory M + (1 - memory) G                        the average of the gradients, by coordinate
         u_j <- memory^2 u_j + (1 - memory)^2 d^2 k_j^2          the variance of its noise: k_j was not always the same

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from adadp import checks
+from adadp.app.schedules import TimeDecay
 from adadp.clipping import ClipRule, ClipState
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
 from adadp.methods.base import Deviations, Method, MethodDefaults, Parts, Query, Tensors, check_choice
 from adadp.methods.clipped import ClippedSum
-from adadp.schedules import Schedule, TimeDecay
+from adadp.schedules import Schedule
 
 _VARIANTS = ("both", "momentum", "clip", "neither")
 _KEPT, _VARIANCE = "momentum/", "noise variance"

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from adadp import checks
+from adadp.app.methods.adadp import AdaDp
 from adadp.clipping import ClipRule, ClipState
 from adadp.clipping.fixed import layers
 from adadp.errors import InputError
 from adadp.gradients import Capture, GradientEngine
 from adadp.lab.methods.boxes import Box, BoxQuery, average_into
-from adadp.methods.adadp import AdaDp
+from adadp.lab.methods.clamped import square_sums
 from adadp.methods.base import GRADIENT, Method, MethodDefaults, Parts, Query, Tensors, check_choice
 from adadp.methods.clipped import ClippedSum
 
@@ -130,7 +131,7 @@ class PublishedQuery(BoxQuery):
         sums = self.plain_sums(capture) if settings.clip == "batch" else self.clipped_sums(capture)
         parts: Parts = {GRADIENT: sums}
         if settings.square == "mean-of-squares":
-            parts[_RAW] = capture.square_sums()
+            parts[_RAW] = square_sums(capture)
         else:
             parts[_RAW] = sums if settings.clip == "batch" else self.plain_sums(capture)
         return parts

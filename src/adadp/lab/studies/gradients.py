@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from adadp import checks
 from adadp.app import zoo
 from adadp.app.features.pca import Pca
+from adadp.app.losses import cross_entropy
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
 from adadp.app.owndata import is_own
 from adadp.app.zoo.models import build_model
@@ -47,7 +48,6 @@ from adadp.errors import InputError
 from adadp.lab.methods.published import AdadpPublished
 from adadp.lab.studies.functions import Array
 from adadp.ledger import Ledger, PlannedBudget
-from adadp.losses import cross_entropy
 from adadp.methods import Method
 from adadp.plan import Plan
 from adadp.step import PrivateGradients

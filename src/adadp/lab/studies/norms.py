@@ -42,12 +42,12 @@ from torch import Tensor, nn
 from adadp import checks
 from adadp.app import zoo
 from adadp.app.features.standardise import Standardise
+from adadp.app.losses import cross_entropy
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
 from adadp.lab.studies.gradients import check_public
 from adadp.lab.studies.keys import keyed
-from adadp.losses import cross_entropy
 from adadp.randomness import SeededSource
 
 MODELS = {"conv": "mnist-cnn", "convex": "mnist-convex"}

@@ -1,19 +1,16 @@
-"""Figures of the studies. Each function draws one file and returns its path."""
+"""Figures of the studies. Each function draws one file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 import numpy as np
-from matplotlib import pyplot as plt
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib import colormaps
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from adadp.errors import InputError
+from adadp.app.report.plots import drawing, plain_numbers
 from adadp.lab.studies.cosine import CosineStudy
 from adadp.lab.studies.descent import Method
 from adadp.lab.studies.deviation import Deviation
@@ -35,249 +32,229 @@ _CONTOURS = 16
 _GRID = 220
 
 
-def plot_cosine(path: str | Path, study: CosineStudy) -> Path:
+def plot_cosine(path: Path, study: CosineStudy) -> None:
     """Mean cosine similarity against sigma_1/sigma_2 along the constraint, with the choices and what was printed."""
-    figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
-    axes.plot(
-        [point.ratio for point in study.curve],
-        [point.similarity for point in study.curve],
-        color=COLOURS[Method.ADADP],
-        linewidth=1.8,
-        label=f"on the constraint, as private as sigma* = {study.sigma_star:g}",
-    )
-    ratios = [choice.noise[0] / choice.noise[1] for choice in study.choices]
-    axes.errorbar(
-        ratios,
-        [choice.sampled for choice in study.choices],
-        yerr=[3 * choice.error for choice in study.choices],
-        fmt="o",
-        color=COLOURS[Method.DPSGD],
-        capsize=3,
-        label=f"choices, {study.draws:,} draws (bars: 3 standard errors)",
-        zorder=4,
-    )
-    printed = [
-        (ratio, choice.printed)
-        for ratio, choice in zip(ratios, study.choices, strict=True)
-        if choice.printed is not None
-    ]
-    if printed:
-        axes.plot(*zip(*printed, strict=True), **_PRINTED, label="printed by Xu et al. 2020")
-    for point, name in ((study.proportional, "in proportion"), (study.equal, "equal"), (study.best, "best")):
-        axes.axvline(point.ratio, color="grey", linewidth=0.7, linestyle="--")
-        axes.annotate(
-            f"{name}: {point.similarity:.3f}",
-            (point.ratio, 0.03),
-            xycoords=("data", "axes fraction"),
-            rotation=90,
-            fontsize=8,
-            ha="right",
-            va="bottom",
+    with drawing(path) as (_, axes):
+        axes.plot(
+            [point.ratio for point in study.curve],
+            [point.similarity for point in study.curve],
+            color=COLOURS[Method.ADADP],
+            linewidth=1.8,
+            label=f"on the constraint, as private as sigma* = {study.sigma_star:g}",
         )
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-    axes.set_xlabel("sigma_1 / sigma_2")
-    axes.set_ylabel("mean cosine similarity")
-    axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
-    axes.set_title(f"query {_pair(study.query)}, sensitivities {_pair(study.sensitivity)}", fontsize=10)
-    axes.grid(alpha=0.3, linewidth=0.6)
-    axes.legend(fontsize=8.5, frameon=False, loc="upper right")
-    return _save(figure, path)
+        ratios = [choice.noise[0] / choice.noise[1] for choice in study.choices]
+        axes.errorbar(
+            ratios,
+            [choice.sampled for choice in study.choices],
+            yerr=[3 * choice.error for choice in study.choices],
+            fmt="o",
+            color=COLOURS[Method.DPSGD],
+            capsize=3,
+            label=f"choices, {study.draws:,} draws (bars: 3 standard errors)",
+            zorder=4,
+        )
+        printed = [
+            (ratio, choice.printed)
+            for ratio, choice in zip(ratios, study.choices, strict=True)
+            if choice.printed is not None
+        ]
+        if printed:
+            axes.plot(*zip(*printed, strict=True), **_PRINTED, label="printed by Xu et al. 2020")
+        for point, name in ((study.proportional, "in proportion"), (study.equal, "equal"), (study.best, "best")):
+            axes.axvline(point.ratio, color="grey", linewidth=0.7, linestyle="--")
+            axes.annotate(
+                f"{name}: {point.similarity:.3f}",
+                (point.ratio, 0.03),
+                xycoords=("data", "axes fraction"),
+                rotation=90,
+                fontsize=8,
+                ha="right",
+                va="bottom",
+            )
+        axes.set_xscale("log")
+        plain_numbers(axes.xaxis)
+        axes.set_xlabel("sigma_1 / sigma_2")
+        axes.set_ylabel("mean cosine similarity")
+        axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
+        axes.set_title(f"query {_pair(study.query)}, sensitivities {_pair(study.sensitivity)}")
+        axes.legend(loc="upper right")
 
 
-def plot_paths(path: str | Path, found: Sequence[Deviation]) -> Path:
+def plot_paths(path: Path, found: Sequence[Deviation]) -> None:
     """The first noisy path of each method beside its own without noise, over the contours of one function."""
     landscape = found[0].landscape
     window = _window(found)
-    figure, panels = plt.subplots(
-        1, len(found), figsize=(4.1 * len(found), 4.5), sharex=True, sharey=True, layout="constrained", squeeze=False
-    )
-    x, y = np.meshgrid(np.linspace(*window[0], _GRID), np.linspace(*window[1], _GRID))
-    height = np.arcsinh(landscape.value(np.stack([x, y], axis=-1)) - landscape.lowest)
-    for axes, each in zip(panels[0], found, strict=True):
-        colour = COLOURS[each.method]
-        axes.contour(x, y, height, levels=_CONTOURS, colors="0.75", linewidths=0.6, zorder=0)
-        axes.scatter(*each.noisy[-1].T, s=6, color=colour, alpha=0.25, linewidths=0, label="ends of all noisy runs")
-        axes.plot(*_from_start(each, each.quiet), color="black", linewidth=1.6, label="without noise")
-        axes.plot(*_from_start(each, each.noisy[:, 0]), color=colour, linewidth=1.0, label="with noise, first run")
-        axes.plot(*landscape.start, "o", color="white", markeredgecolor="black", markersize=6, zorder=5, label="start")
-        axes.plot(
-            *zip(*landscape.minima, strict=True),
-            "*",
-            color="gold",
-            markeredgecolor="black",
-            markersize=11,
-            label=landscape.goal,
+    with drawing(path, 1, len(found), figsize=(4.1 * len(found), 4.5), sharex=True, sharey=True, squeeze=False) as (
+        figure,
+        panels,
+    ):
+        x, y = np.meshgrid(np.linspace(*window[0], _GRID), np.linspace(*window[1], _GRID))
+        height = np.arcsinh(landscape.value(np.stack([x, y], axis=-1)) - landscape.lowest)
+        for axes, each in zip(panels[0], found, strict=True):
+            colour = COLOURS[each.method]
+            axes.grid(visible=False)
+            axes.contour(x, y, height, levels=_CONTOURS, colors="0.75", linewidths=0.6, zorder=0)
+            axes.scatter(*each.noisy[-1].T, s=6, color=colour, alpha=0.25, linewidths=0, label="ends of all noisy runs")
+            axes.plot(*_from_start(each, each.quiet), color="black", label="without noise")
+            axes.plot(*_from_start(each, each.noisy[:, 0]), color=colour, linewidth=1.0, label="with noise, first run")
+            axes.plot(
+                *landscape.start, "o", color="white", markeredgecolor="black", markersize=6, zorder=5, label="start"
+            )
+            axes.plot(
+                *zip(*landscape.minima, strict=True),
+                "*",
+                color="gold",
+                markeredgecolor="black",
+                markersize=11,
+                label=landscape.goal,
+            )
+            axes.set_title(f"{LABELS[each.method]}\nD = {each.mean:.2f}, run to run {each.spread:.2f}", fontsize=9.5)
+            axes.set_xlabel("x")
+            axes.set_xlim(*window[0])
+            axes.set_ylim(*window[1])
+        panels[0][0].set_ylabel("y")
+        figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+        figure.suptitle(
+            f"{landscape.name}, {found[0].quiet.shape[0]} steps, {found[0].noisy.shape[1]} noisy runs", fontsize=11
         )
-        axes.set_title(f"{LABELS[each.method]}\nD = {each.mean:.2f}, run to run {each.spread:.2f}", fontsize=9.5)
-        axes.set_xlabel("x")
-        axes.set_xlim(*window[0])
-        axes.set_ylim(*window[1])
-    panels[0][0].set_ylabel("y")
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
-    figure.suptitle(
-        f"{landscape.name}, {found[0].quiet.shape[0]} steps, {found[0].noisy.shape[1]} noisy runs", fontsize=11
-    )
-    return _save(figure, path)
 
 
-def plot_deviations(path: str | Path, found: Sequence[Deviation]) -> Path:
+def plot_deviations(path: Path, found: Sequence[Deviation]) -> None:
     """Mean distance between noisy and noise-free paths, a group of bars per function."""
     names = list(dict.fromkeys(each.landscape.name for each in found))
-    figure, axes = plt.subplots(figsize=(max(6.0, 1.1 * len(names) + 1.5), 4.6), layout="constrained")
-    width = 0.8 / len(Method)
-    for place, method in enumerate(Method):
-        mine = [each for each in found if each.method is method]
-        at = np.arange(len(mine)) + (place - (len(Method) - 1) / 2) * width
-        axes.bar(
-            at,
-            [each.mean for each in mine],
-            width,
-            yerr=[2 * each.error for each in mine],
-            color=COLOURS[method],
-            error_kw={"elinewidth": 0.9, "capsize": 2},
-            label=LABELS[method],
-        )
-        printed = [(x, value) for x, each in zip(at, mine, strict=True) if (value := each.printed) is not None]
-        if printed:
-            label = "printed by Xu et al. 2020" if method is Method.ADADP else None
-            axes.plot(*zip(*printed, strict=True), **_PRINTED, label=label)
-    axes.set_xticks(np.arange(len(names)), names, rotation=25, ha="right", fontsize=9)
-    axes.set_ylabel("distance to the path without noise")
-    axes.set_title("mean over runs, bars: 2 standard errors", fontsize=10)
-    axes.grid(alpha=0.3, linewidth=0.6, axis="y")
-    axes.set_axisbelow(True)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=8.5, frameon=False)
-    return _save(figure, path)
+    with drawing(path, figsize=(max(6.0, 1.1 * len(names) + 1.5), 4.6)) as (figure, axes):
+        width = 0.8 / len(Method)
+        for place, method in enumerate(Method):
+            mine = [each for each in found if each.method is method]
+            at = np.arange(len(mine)) + (place - (len(Method) - 1) / 2) * width
+            axes.bar(
+                at,
+                [each.mean for each in mine],
+                width,
+                yerr=[2 * each.error for each in mine],
+                color=COLOURS[method],
+                error_kw={"elinewidth": 0.9, "capsize": 2},
+                label=LABELS[method],
+            )
+            printed = [(x, value) for x, each in zip(at, mine, strict=True) if (value := each.printed) is not None]
+            if printed:
+                label = "printed by Xu et al. 2020" if method is Method.ADADP else None
+                axes.plot(*zip(*printed, strict=True), **_PRINTED, label=label)
+        axes.set_xticks(np.arange(len(names)), names, rotation=25, ha="right", fontsize=9)
+        axes.set_ylabel("distance to the path without noise")
+        axes.set_title("mean over runs, bars: 2 standard errors")
+        axes.grid(visible=False, axis="x")
+        figure.legend(loc="outside lower center", ncols=2)
 
 
-def plot_gradients(path: str | Path, study: GradientStudy) -> Path:
+def plot_gradients(path: Path, study: GradientStudy) -> None:
     """Figure 4c: |g_t| against sqrt(E'_{t-1}) of every coordinate, a column per look, and both distributions below."""
     looks = study.looks
-    figure, panels = plt.subplots(
-        2,
-        len(looks),
-        figsize=(max(6.0, 4.8 * len(looks)), 8.0),
-        sharey="row",
-        height_ratios=(3, 2),
-        layout="constrained",
-        squeeze=False,
-    )
-    shown = [(look.estimate[look.shown], look.gradient[look.shown]) for look in looks]
-    low, high = _decades(np.concatenate([np.concatenate(pair) for pair in shown]))
-    bins = np.geomspace(low, high, _BINS).tolist()
-    for (above, below), look, (estimate, gradient) in zip(panels.T, looks, shown, strict=True):
-        above.set(xscale="log", yscale="log", ylim=(low, high), xlim=(low, high))
-        if len(estimate):
-            extent = (np.log10(low), np.log10(high)) * 2
-            above.hexbin(
-                estimate, gradient, gridsize=60, xscale="log", yscale="log", extent=extent, bins="log", cmap="Blues"
-            )
-        above.plot((low, high), (low, high), color="black", linewidth=0.9, linestyle="--", label="|g| = sqrt(E')")
-        said = "not defined" if look.correlation is None else f"{look.correlation:.2f}"
-        ratio = "" if look.ratio is None else f", median |g|/sqrt(E') {look.ratio:.2g}"
-        above.set_title(f"step {look.step}: rank correlation {said}{ratio}", fontsize=9.5)
-        for values, name, colour in ((look.gradient, "|g|", _GRADIENT), (look.estimate, "sqrt(E')", _ESTIMATE)):
-            label = f"{name}, 0 for {np.mean(values == 0):.0%}" if (values == 0).any() else name
-            below.hist(values, bins=bins, histtype="step", linewidth=1.6, color=colour, label=label)
-        below.legend(fontsize=8.5, frameon=False, loc="upper left")
-        above.set_xlabel("sqrt(E')")
-        below.set(xscale="log", xlim=(low, high), xlabel="|g|, sqrt(E')")
-        below.grid(alpha=0.3, linewidth=0.6)
-    panels[0][0].legend(fontsize=8.5, frameon=False, loc="upper left")
-    panels[0][0].set_ylabel("|g| of the mean of the coming batch")
-    panels[1][0].set_ylabel("coordinates")
-    figure.suptitle(_run(study), fontsize=10)
-    return _save(figure, path)
+    size = {"figsize": (max(6.0, 4.8 * len(looks)), 8.0), "height_ratios": (3, 2)}
+    with drawing(path, 2, len(looks), sharey="row", squeeze=False, **size) as (figure, panels):
+        shown = [(look.estimate[look.shown], look.gradient[look.shown]) for look in looks]
+        low, high = _decades(np.concatenate([np.concatenate(pair) for pair in shown]))
+        bins = np.geomspace(low, high, _BINS).tolist()
+        for (above, below), look, (estimate, gradient) in zip(panels.T, looks, shown, strict=True):
+            above.grid(visible=False)
+            above.set(xscale="log", yscale="log", ylim=(low, high), xlim=(low, high))
+            if len(estimate):
+                extent = (np.log10(low), np.log10(high)) * 2
+                above.hexbin(
+                    estimate, gradient, gridsize=60, xscale="log", yscale="log", extent=extent, bins="log", cmap="Blues"
+                )
+            above.plot((low, high), (low, high), color="black", linewidth=0.9, linestyle="--", label="|g| = sqrt(E')")
+            said = "not defined" if look.correlation is None else f"{look.correlation:.2f}"
+            ratio = "" if look.ratio is None else f", median |g|/sqrt(E') {look.ratio:.2g}"
+            above.set_title(f"step {look.step}: rank correlation {said}{ratio}", fontsize=9.5)
+            for values, name, colour in ((look.gradient, "|g|", _GRADIENT), (look.estimate, "sqrt(E')", _ESTIMATE)):
+                label = f"{name}, 0 for {np.mean(values == 0):.0%}" if (values == 0).any() else name
+                below.hist(values, bins=bins, histtype="step", color=colour, label=label)
+            below.legend(loc="upper left")
+            above.set_xlabel("sqrt(E')")
+            below.set(xscale="log", xlim=(low, high), xlabel="|g|, sqrt(E')")
+        panels[0][0].legend(loc="upper left")
+        panels[0][0].set_ylabel("|g| of the mean of the coming batch")
+        panels[1][0].set_ylabel("coordinates")
+        figure.suptitle(_run(study))
 
 
-def plot_noise(path: str | Path, study: GradientStudy) -> Path:
+def plot_noise(path: Path, study: GradientStudy) -> None:
     """Figure 4d: how sigma_i is distributed over the coordinates, a line per look."""
-    figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
-    noise = np.concatenate([look.noise for look in study.looks])
-    if (noise > 0).any():
-        bins = np.geomspace(*_decades(noise[noise > 0]), _BINS).tolist()
-        axes.set_xscale("log")
-        for place, look in enumerate(study.looks):
-            colour = plt.get_cmap("viridis")(0.85 * place / max(1, len(study.looks) - 1))
-            median = float(np.median(look.noise))
-            gate = "" if look.gate_open else " (gate closed: the same for all)"
-            axes.hist(
-                look.noise,
-                bins=bins,
-                histtype="step",
-                linewidth=1.8,
-                color=colour,
-                label=f"step {look.step}: median {median:.3g}{gate}",
-            )
-            axes.axvline(median, color=colour, linewidth=0.9, linestyle="--")
-        axes.legend(fontsize=8.5, frameon=False, loc="upper left")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_xlabel("sigma_i, the noise on the sum over a batch")
-    axes.set_ylabel("coordinates")
-    axes.set_title(_run(study), fontsize=10)
-    axes.grid(alpha=0.3, linewidth=0.6)
-    return _save(figure, path)
+    with drawing(path) as (_, axes):
+        noise = np.concatenate([look.noise for look in study.looks])
+        if (noise > 0).any():
+            bins = np.geomspace(*_decades(noise[noise > 0]), _BINS).tolist()
+            axes.set_xscale("log")
+            for place, look in enumerate(study.looks):
+                colour = colormaps["viridis"](0.85 * place / max(1, len(study.looks) - 1))
+                median = float(np.median(look.noise))
+                gate = "" if look.gate_open else " (gate closed: the same for all)"
+                axes.hist(
+                    look.noise,
+                    bins=bins,
+                    histtype="step",
+                    linewidth=1.8,
+                    color=colour,
+                    label=f"step {look.step}: median {median:.3g}{gate}",
+                )
+                axes.axvline(median, color=colour, linewidth=0.9, linestyle="--")
+            axes.legend(loc="upper left")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_xlabel("sigma_i, the noise on the sum over a batch")
+        axes.set_ylabel("coordinates")
+        axes.set_title(_run(study))
 
 
-def plot_norms(path: str | Path, study: NormStudy) -> Path:
+def plot_norms(path: Path, study: NormStudy) -> None:
     """Figure 1 of Yu et al. 2018: norms of gradients by epoch, a panel per model."""
-    figure, panels = plt.subplots(
-        1, len(study.models), figsize=(max(6.0, 4.8 * len(study.models)), 4.4), layout="constrained", squeeze=False
-    )
-    lines = (
-        ("mean", "records' own, mean", _ESTIMATE, "-"),
-        ("median", "records' own, median", _ESTIMATE, "--"),
-        ("high", f"records' own, {HIGH:.0%} are below", _ESTIMATE, ":"),
-        ("of_mean", "of the mean gradient", _GRADIENT, "-"),
-    )
-    for axes, found in zip(panels[0], study.models.values(), strict=True):
-        epochs = [look.epoch for look in found.looks]
-        for name, label, colour, style in lines:
-            norms = [getattr(look, name) for look in found.looks]
-            axes.plot(epochs, norms, color=colour, linestyle=style, linewidth=1.6, label=label)
-        axes.set_title(f"{found.model}: mean norm {'falls' if found.falls else 'does not fall'}", fontsize=10)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3, linewidth=0.6)
-    panels[0][0].set_ylabel("norm of the gradient")
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    settings = study.settings
-    figure.suptitle(f"{settings.data}, SGD without noise, rate {settings.lr:g}, q = {settings.q:g}", fontsize=10)
-    return _save(figure, path)
+    size = (max(6.0, 4.8 * len(study.models)), 4.4)
+    with drawing(path, 1, len(study.models), figsize=size, squeeze=False) as (figure, panels):
+        lines = (
+            ("mean", "records' own, mean", _ESTIMATE, "-"),
+            ("median", "records' own, median", _ESTIMATE, "--"),
+            ("high", f"records' own, {HIGH:.0%} are below", _ESTIMATE, ":"),
+            ("of_mean", "of the mean gradient", _GRADIENT, "-"),
+        )
+        for axes, found in zip(panels[0], study.models.values(), strict=True):
+            epochs = [look.epoch for look in found.looks]
+            for name, label, colour, style in lines:
+                norms = [getattr(look, name) for look in found.looks]
+                axes.plot(epochs, norms, color=colour, linestyle=style, label=label)
+            axes.set_title(f"{found.model}: mean norm {'falls' if found.falls else 'does not fall'}")
+            axes.set_ylim(bottom=0)
+            axes.set_xlabel("epoch")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panels[0][0].set_ylabel("norm of the gradient")
+        figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        settings = study.settings
+        figure.suptitle(f"{settings.data}, SGD without noise, rate {settings.lr:g}, q = {settings.q:g}")
 
 
-def plot_times(path: str | Path, study: TimeStudy) -> Path:
+def plot_times(path: Path, study: TimeStudy) -> None:
     """Table II of Xu et al. 2020: time of a step over DP-SGD's, a group of bars per method."""
     names = list(study.methods)
-    figure, axes = plt.subplots(figsize=(8.4, 0.55 * len(names) + 2.2), layout="constrained")
-    width = 0.8 / len(study.cases)
-    marked = False
-    for place, each in enumerate(study.cases):
-        at = np.arange(len(names)) + (place - (len(study.cases) - 1) / 2) * width
-        colour = list(COLOURS.values())[place % len(COLOURS)]
-        axes.barh(at, list(each.over_dpsgd.values()), width, color=colour, label=each.case.title)
-        printed = [(value, at[names.index(name)]) for name, value in each.printed_over_dpsgd.items()]
-        if printed:
-            label = None if marked else "printed by Xu et al. 2020"
-            axes.plot(*zip(*printed, strict=True), **_PRINTED, label=label)
-            marked = True
-    axes.set_xscale("log")
-    axes.set_xlim(left=0.5)
-    axes.axvline(1, color="black", linewidth=0.9, linestyle="--")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
-    axes.set_yticks(np.arange(len(names)), [_with_warning(name, study) for name in names], fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xlabel("time of a step over DP-SGD's")
-    axes.grid(alpha=0.3, linewidth=0.6, axis="x")
-    axes.set_axisbelow(True)
-    figure.legend(loc="outside lower center", ncols=1, fontsize=8.5, frameon=False)
-    return _save(figure, path)
+    with drawing(path, figsize=(8.4, 0.55 * len(names) + 2.2)) as (figure, axes):
+        width = 0.8 / len(study.cases)
+        marked = False
+        for place, each in enumerate(study.cases):
+            at = np.arange(len(names)) + (place - (len(study.cases) - 1) / 2) * width
+            colour = list(COLOURS.values())[place % len(COLOURS)]
+            axes.barh(at, list(each.over_dpsgd.values()), width, color=colour, label=each.case.title)
+            printed = [(value, at[names.index(name)]) for name, value in each.printed_over_dpsgd.items()]
+            if printed:
+                label = None if marked else "printed by Xu et al. 2020"
+                axes.plot(*zip(*printed, strict=True), **_PRINTED, label=label)
+                marked = True
+        axes.set_xscale("log")
+        axes.set_xlim(left=0.5)
+        axes.axvline(1, color="black", linewidth=0.9, linestyle="--")
+        plain_numbers(axes.xaxis)
+        axes.set_yticks(np.arange(len(names)), [_with_warning(name, study) for name in names], fontsize=9)
+        axes.invert_yaxis()
+        axes.set_xlabel("time of a step over DP-SGD's")
+        axes.grid(visible=False, axis="y")
+        figure.legend(loc="outside lower center", ncols=1)
 
 
 def _with_warning(name: str, study: TimeStudy) -> str:
@@ -322,14 +299,23 @@ def _pair(pair: tuple[float, float]) -> str:
     return f"({pair[0]:g}, {pair[1]:g})"
 
 
-def _save(figure: Any, path: str | Path) -> Path:
-    target = Path(path)
-    try:
-        figure.savefig(target, dpi=150)
-    except OSError as error:
-        raise InputError(
-            f"Cannot write {target}: {error.strerror}.", fix="Choose a folder that can be written."
-        ) from error
-    finally:
-        plt.close(figure)
-    return target
+_FIGURES: dict[str, dict[str, Callable[[Path, Any], None]]] = {
+    "cosine": {"cosine": plot_cosine},
+    "functions": {"functions": plot_deviations},
+    "gradients": {"gradients": plot_gradients, "noise": plot_noise},
+    "norms": {"norms": plot_norms},
+    "time": {"time": plot_times},
+}
+"""Study -> the names of its figures, and what draws them."""
+
+
+def draw_study(name: str, folder: Path, found: Any) -> list[Path]:
+    """Draw the figures of a study into ``folder``."""
+    figures = [(folder / f"{figure}.png", draw, found) for figure, draw in _FIGURES[name].items()]
+    if name == "functions":
+        for each in dict.fromkeys(deviation.landscape for deviation in found):
+            mine = [deviation for deviation in found if deviation.landscape is each]
+            figures.append((folder / f"paths-{each.name}.png", plot_paths, mine))
+    for path, draw, what in figures:
+        draw(path, what)
+    return [path for path, _, _ in figures]

@@ -30,13 +30,13 @@ from torch import Tensor
 
 from adadp import checks
 from adadp.accounting import RdpFilter
+from adadp.app.losses import cross_entropy
+from adadp.app.texts.methods import parse_method
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.exact import one_thread
 from adadp.lab.studies.keys import keyed
 from adadp.ledger import Ledger, PlannedBudget
-from adadp.losses import cross_entropy
-from adadp.methods import parse_method
 from adadp.plan import Plan
 from adadp.step import PrivateGradients
 

@@ -20,9 +20,10 @@ from adadp.app.report.html.formatting import number
 from adadp.app.report.html.page import Axis, Chart, Series
 from adadp.app.report.wording import bracket_in_words
 from adadp.app.runs import Evaluated
+from adadp.app.texts.schedules import parse_open, parse_schedule
 from adadp.certificate.wording import guarantee_of, small
 from adadp.plan import Plan
-from adadp.schedules import Schedule, Uniform, parse_open, parse_schedule
+from adadp.schedules import Schedule, Uniform
 
 Line = Mapping[str, Any]
 """One line of the metrics of a run."""
@@ -138,7 +139,7 @@ def schedules(config: TrainConfig, certificate: Mapping[str, Any]) -> tuple[list
     """What changed over the epochs as charts, and what stayed the same as a table."""
     plan = _plan(certificate["plan"])
     rate = _rate(config)
-    bound = getattr(plan.clip_rule, "bound", None)
+    bound = _bound(certificate["plan"]["clip_norm"])
     by_step: list[tuple[str, str, str, Callable[[int], float]]] = [
         ("batch-size", "Batch size", "records in a batch, on average", plan.batch_size_at),
     ]
@@ -173,13 +174,19 @@ def _plan(stated: Mapping[str, Any]) -> Plan:
         records=stated["records"],
         batch_size=stated["batch_size"],
         steps=stated["steps"],
-        clip_norm=stated["clip_norm"],
         sampling=stated["sampling"],
         neighbours=stated["neighbours"],
         batch_size_schedule=parse_schedule(stated["batch_size_schedule"]) if "batch_size_schedule" in stated else None,
         clip_norm_schedule=parse_schedule(stated["clip_factors"]) if "clip_factors" in stated else None,
         keep_noise=stated.get("keep_noise", False),
     )
+
+
+def _bound(rule: str) -> float | None:
+    """The one bound that the text of a clip rule begins with, if it does; the rule itself may be a stranger's."""
+    name, _, numbers = rule.partition(":")
+    first = numbers.split(",")[0]
+    return None if name == "per-layer" or "=" in first or not first else float(first)
 
 
 def _rate(config: TrainConfig) -> Schedule | None:

@@ -14,9 +14,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adadp.app.accounting.repetitions import PoissonRepetitions, law_from_json
 from adadp.app.config import TrainConfig
 from adadp.errors import InputError
-from adadp.events import PoissonRepetitions, law_from_json
 
 _SET_ANEW = ("epsilon", "noise_multiplier", "noise_schedule", "records")
 """What a candidate has from the search, and not from what all settings share."""

@@ -1,0 +1,1 @@
+"""Clip rules beyond the fixed ones of the core."""

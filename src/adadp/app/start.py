@@ -1,0 +1,130 @@
+"""A run started or resumed by its configuration: its data loaded, its features made, its network built."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from adadp import checks
+from adadp.app.config import TrainConfig
+from adadp.app.features import Progress, Shape, Stage, extract, extract_both, fixed_first
+from adadp.app.inputs import Inputs, load_inputs
+from adadp.app.owndata import is_own
+from adadp.app.resolve import fitted, resolve
+from adadp.app.runs import RunFolder
+from adadp.app.spec import RunSpec
+from adadp.app.train import (
+    Status,
+    TrainResult,
+    check_board,
+    refuse_finished,
+    refuse_large_delta,
+    refuse_training_records,
+    train,
+)
+from adadp.app.zoo.models import build_model
+
+
+def start(
+    config: TrainConfig,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    watch: Callable[[Status], None] | None = None,
+    progress: Progress | None = None,
+) -> TrainResult:
+    """Train what ``config`` describes; with ``out``, in a folder of its own."""
+    check_board(config, out)
+    spec = resolve(config)
+    records = prepared(spec, progress)
+    return run_on(records, fitted(spec, config, len(records.train[0])), out, watch=watch)
+
+
+def resume(
+    out: str | os.PathLike[str],
+    *,
+    watch: Callable[[Status], None] | None = None,
+    progress: Progress | None = None,
+) -> TrainResult:
+    """Go on with the run in the folder ``out``."""
+    folder = RunFolder.open(out)
+    refuse_finished(folder)
+    spec = resolve(folder.config)
+    return run_on(prepared(spec, progress), spec, out, resume=True, watch=watch)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """The records a configuration names, with the features that are known before the data in place of their values."""
+
+    inputs: Inputs
+    train: tuple[Tensor, ...]
+    test: tuple[Tensor, Tensor] | None
+    validation: tuple[Tensor, Tensor] | None
+    released: tuple[Stage, ...]
+    """The stages that are still to come: the first of them is released from the training records."""
+    shape: Shape
+    """The shape of a record when all stages are done."""
+
+
+def prepared(spec: RunSpec, progress: Progress | None = None) -> Prepared:
+    """Load the records that ``spec`` names and make their features."""
+    config = spec.config
+    if config.threads is not None:
+        torch.set_num_threads(checks.count("threads", config.threads))
+    own = is_own(config.data)
+    inputs = load_inputs(config, own=own)
+    if own:
+        refuse_large_delta(config, len(inputs.train[0]))
+        refuse_training_records(inputs.train, inputs.test)
+        refuse_training_records(inputs.train, inputs.validation, "validation")
+    shape = inputs.shape
+    for stage in spec.stages:
+        shape = stage.output_shape(shape)
+    fixed, released = fixed_first(spec.stages)
+    shown = progress if config.records is None else None  # it tells how many records there are
+    alone = config.arithmetic == "exact"
+    data, test = extract_both(
+        fixed, inputs.train, inputs.test, key=inputs.key, device=config.device, progress=shown, alone=alone
+    )
+    validation = inputs.validation
+    if validation is not None:
+        validation = (extract(fixed, validation[0], part="validation", device=config.device), validation[1])
+    return Prepared(inputs, data, test, validation, released, shape)
+
+
+def run_on(
+    records: Prepared,
+    spec: RunSpec,
+    out: str | os.PathLike[str] | None,
+    *,
+    resume: bool = False,
+    watch: Callable[[Status], None] | None = None,
+) -> TrainResult:
+    """Train ``spec`` on records that are at hand."""
+    config = spec.config
+    assert config.model is not None
+    inputs = records.inputs
+    model = build_model(config.model, input_shape=records.shape, classes=inputs.classes, seed=_initial_seed(config))
+    return train(
+        model,
+        records.train,
+        spec,
+        test=records.test,
+        validation=records.validation,
+        out=out,
+        resume=resume,
+        record_unit=inputs.record,
+        notes=inputs.notes,
+        encoder=inputs.encoder,
+        input_shape=inputs.shape,
+        watch=watch,
+    )
+
+
+def _initial_seed(config: TrainConfig) -> int:
+    """Where the weights start is public either way: from the seed, or from fresh entropy."""
+    return config.seed if config.seed is not None else int.from_bytes(os.urandom(6), "little")

@@ -1,0 +1,1 @@
+"""Text to objects: schedules, clip rules and methods by name with options; ``parts`` splits name and options."""

@@ -1,0 +1,93 @@
+"""Reading a torch function call: which rule fits it, which argument is the input and which are its parameters.
+
+Readers come from installed packages, through the entry points ``adadp.gradient_rules``: each loads a mapping from torch
+functions to readers, and a reader takes the arguments of a call. A call that nobody reads goes the generic way. The
+proof compares what rules give with plain autograd, so that a wrong formula is found. Rounding is the rule's business: a
+norm must not come out too small.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from adadp.errors import InputError
+from adadp.gradients.rule import Rule
+from adadp.registry import Registry
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A call that a rule covers. ``parameters`` are candidates: the recorder keeps those that are trained."""
+
+    rule: Rule
+    input: Tensor | None
+    parameters: Mapping[str, Tensor | None]
+    batch_first_only: bool = False
+    """Whether the rule needs the records in dimension 0 of the tensors as they are."""
+
+
+Part = Callable[[Tensor, int, int], Tensor]
+"""``part(parameter, start, stop)`` gives rows of a packed parameter, followed as parameters of their own."""
+
+
+@dataclass(frozen=True)
+class WrittenOut:
+    """A call replaced by the same computation in smaller calls, which are read one by one: ``run(part=...)``."""
+
+    run: Callable[..., Any]
+
+
+Reader = Callable[..., Reading | WrittenOut | None]
+
+
+@functools.cache
+def readers() -> Mapping[Callable[..., Any], Reader]:
+    """The readers of all installed packages; of two for one function the first in the order of their names."""
+    packages: Registry[Mapping[Any, Reader]] = Registry(
+        "gradient rule", {}, lambda found: found if isinstance(found, Mapping) else None
+    )
+    found: dict[Callable[..., Any], Reader] = {}
+    for name in sorted(packages, reverse=True):
+        found |= packages[name]
+    return found
+
+
+def read_call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Reading | WrittenOut | None:
+    """How a rule covers this call, or None."""
+    if function is F.embedding:
+        _check_embedding(*args, **kwargs)
+    reader = readers().get(function)
+    return None if reader is None else reader(*args, **kwargs)
+
+
+def _check_embedding(  # noqa: PLR0917 - the signature is torch's
+    input: Tensor,  # noqa: ARG001
+    weight: Tensor,  # noqa: ARG001
+    padding_idx: int | None = None,  # noqa: ARG001
+    max_norm: float | None = None,
+    norm_type: float = 2.0,  # noqa: ARG001
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,  # noqa: ARG001
+) -> None:
+    """Refuse what no rule and no proof would make private."""
+    if max_norm is not None:
+        raise InputError(
+            "An embedding with max_norm cannot be trained privately.",
+            why="It rewrites the rows that were looked up during the forward pass: which rows change shows which words "
+            "the records hold, without any noise.",
+            fix="Leave max_norm out; per-example clipping bounds the update.",
+        )
+    if scale_grad_by_freq:
+        raise InputError(
+            "An embedding with scale_grad_by_freq cannot be trained privately.",
+            why="It divides by how often an index occurs in the batch, so one record changes the gradients of others.",
+            fix="Set scale_grad_by_freq=False.",
+        )
