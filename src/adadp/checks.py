@@ -17,14 +17,16 @@ def _real(name: str, value: object, why: str) -> float:
     """``value`` as a finite float; booleans and strings are not numbers here."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(
-            f"{name} must be a number, got {value!r} ({type(value).__name__}).", why=why, fix=f"Pass {name} as a float."
+            f"`{name}` must be a number, got {value!r} ({type(value).__name__}).",
+            why=why,
+            fix=f"Pass `{name}` as a float.",
         )
     try:
         number = float(value)
     except OverflowError:
         number = -math.inf if value < 0 else math.inf
     if not math.isfinite(number):
-        raise InputError(f"{name} must be finite, got {number}.", why=why, fix=f"Pass a finite {name}.")
+        raise InputError(f"`{name}` must be finite, got {number}.", why=why, fix=f"Pass a finite `{name}`.")
     return number
 
 
@@ -32,7 +34,7 @@ def positive(name: str, value: object, *, why: str = "") -> float:
     """A finite number above zero."""
     number = _real(name, value, why)
     if number <= 0:
-        raise InputError(f"{name} must be greater than 0, got {number:g}.", why=why, fix=f"Pass {name} > 0.")
+        raise InputError(f"`{name}` must be greater than 0, got {number:g}.", why=why, fix=f"Pass `{name}` > 0.")
     return number
 
 
@@ -40,7 +42,7 @@ def non_negative(name: str, value: object, *, why: str = "") -> float:
     """A finite number of at least zero."""
     number = _real(name, value, why)
     if number < 0:
-        raise InputError(f"{name} must not be negative, got {number:g}.", why=why, fix=f"Pass {name} >= 0.")
+        raise InputError(f"`{name}` must not be negative, got {number:g}.", why=why, fix=f"Pass `{name}` >= 0.")
     return number
 
 
@@ -48,7 +50,9 @@ def probability(name: str, value: object, *, why: str = "") -> float:
     """A number in [0, 1]."""
     number = _real(name, value, why)
     if not 0 <= number <= 1:
-        raise InputError(f"{name} must lie in [0, 1], got {number:g}.", why=why, fix=f"Pass {name} between 0 and 1.")
+        raise InputError(
+            f"`{name}` must lie in [0, 1], got {number:g}.", why=why, fix=f"Pass `{name}` between 0 and 1."
+        )
     return number
 
 
@@ -58,9 +62,9 @@ def delta(value: object) -> float:
     number = _real("delta", value, why)
     if not 0 < number < 1:
         raise InputError(
-            f"delta must lie strictly between 0 and 1, got {number:g}.",
+            f"`delta` must lie strictly between 0 and 1, got {number:g}.",
             why=why,
-            fix="Pass a delta well below 1/N, for example 1e-5.",
+            fix="Pass a `delta` well below 1/N, for example 1e-5.",
         )
     return number
 
@@ -75,11 +79,11 @@ def input_bound(value: object) -> tuple[float, float]:
     try:
         numbers = [float(part) if isinstance(part, str) else _real("input_bound", part, why) for part in parts]
     except ValueError:
-        raise InputError(f"input_bound is {value!r}, which is not one or two numbers.", why=why, fix=fix) from None
+        raise InputError(f"`input_bound` is {value!r}, which is not one or two numbers.", why=why, fix=fix) from None
     low, high = (-numbers[0], numbers[0]) if len(numbers) == 1 else numbers if len(numbers) == 2 else (1.0, 0.0)
     if not -LARGEST_DECLARED <= low < high <= LARGEST_DECLARED:
         raise InputError(
-            f"input_bound is {value!r}, which is no range with low < high inside of {LARGEST_DECLARED:g}.",
+            f"`input_bound` is {value!r}, which is no range with low < high inside of {LARGEST_DECLARED:g}.",
             why=why,
             fix=fix,
         )
@@ -90,16 +94,18 @@ def count(name: str, value: object, *, minimum: int = 1, why: str = "") -> int:
     """A whole number of at least ``minimum``; 3.0 is accepted as 3, 3.5 is not."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InputError(
-            f"{name} must be a whole number, got {value!r} ({type(value).__name__}).",
+            f"`{name}` must be a whole number, got {value!r} ({type(value).__name__}).",
             why=why,
-            fix=f"Pass {name} as an int.",
+            fix=f"Pass `{name}` as an int.",
         )
     real = value if isinstance(value, Integral) else _real(name, value, why)
     number = int(real)
     if number != real:
-        raise InputError(f"{name} must be a whole number, got {value}.", why=why, fix=f"Round {name} yourself.")
+        raise InputError(f"`{name}` must be a whole number, got {value}.", why=why, fix=f"Round `{name}` yourself.")
     if number < minimum:
-        raise InputError(f"{name} must be at least {minimum}, got {number}.", why=why, fix=f"Pass {name} >= {minimum}.")
+        raise InputError(
+            f"`{name}` must be at least {minimum}, got {number}.", why=why, fix=f"Pass `{name}` >= {minimum}."
+        )
     return number
 
 

@@ -18,23 +18,48 @@ AdaDPError
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_NAME = re.compile(r"`([\w. ]+)`")
+
+
+def spelled(text: str, spell: Callable[[str], str] = str) -> str:
+    """``text``, in which settings stand between backticks, with ``spell(name)`` in place of each of them."""
+    return _NAME.sub(lambda found: spell(found[1]), text)
+
 
 class AdaDPError(Exception):
     """Base of every error AdaDP raises on purpose.
 
     ``what`` went wrong, ``why`` it matters and ``fix``, what to do about it, are kept apart so that a program
-    can show them as it likes; ``str(error)`` joins them.
+    can show them as it likes; ``str(error)`` joins them. Whoever raises it writes settings between backticks: here they
+    have their plain names, and ``parts`` spells them as the user does, ``--batch-size`` on the command line.
     """
 
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
-        self.what = what
-        self.why = why
-        self.fix = fix
-        super().__init__(" ".join(part for part in (what, why, fix) if part))
+        self.written = (what, why, fix)
+        self.what, self.why, self.fix = map(spelled, self.written)
+        super().__init__(" ".join(self.parts()))
+
+    def parts(self, spell: Callable[[str], str] = str) -> list[str]:
+        """What, why and fix, as far as they are given, with ``spell(name)`` for every setting."""
+        return [spelled(part, spell) for part in self.written if part]
 
 
 class InputError(AdaDPError, ValueError):
     """A value, option or file given by the caller is not usable."""
+
+
+@contextmanager
+def within(place: str, *, own_names: bool = False) -> Iterator[None]:
+    """Say of an error in which file, case or text it is; with ``own_names`` it speaks of names of that place only."""
+    try:
+        yield
+    except AdaDPError as error:
+        what, why, fix = (error.what, error.why, error.fix) if own_names else error.written
+        raise InputError(f"{place}: {what}", why=why, fix=fix) from error
 
 
 class EventError(InputError):

@@ -81,9 +81,9 @@ class Plan:
             )
         if self.batch_size_schedule is not None and round(self.batch_size_schedule.value_at(0)) != self.batch_size:
             raise InputError(
-                f"batch_size is {self.batch_size}, and its schedule ({self.batch_size_schedule}) begins with another.",
+                f"`batch_size` is {self.batch_size}, and its schedule {self.batch_size_schedule} begins with another.",
                 why="They settle the same thing, and would contradict each other.",
-                fix="Pass as batch_size what the schedule begins with.",
+                fix="Pass as `batch_size` what the schedule begins with.",
             )
         if self.batch_size_schedule is not None and self.batch_size_schedule.tick is not None:
             raise InputError(
@@ -93,9 +93,9 @@ class Plan:
             )
         if self.keep_noise and self.clip_norm_schedule is None:
             raise InputError(
-                "keep_noise is given, and the clip bound does not change.",
+                "`keep_noise` is given, and the clip bound does not change.",
                 why="It says what the noise does then.",
-                fix="Pass a schedule of the clip bound, or leave keep_noise out.",
+                fix="Pass a schedule of the clip bound, or leave `keep_noise` out.",
             )
         if self.clip_norm_schedule is not None and isinstance(self.clip_rule, AdaptiveClipRule):
             raise InputError(
@@ -162,7 +162,9 @@ class Plan:
     ) -> Plan:
         """The plan with a given noise multiplier, or schedule of it; 0 for a run without privacy."""
         if (steps is None) == (epochs is None):
-            raise InputError("The length of the run must be given once.", fix="Pass exactly one of steps and epochs.")
+            raise InputError(
+                "The length of the run must be given once.", fix="Pass exactly one of `steps` and `epochs`."
+            )
         relation = None if neighbours is None else Neighbours.parse(neighbours)
         size = checks.count("batch_size", batch_size)
         epochs = None if epochs is None else checks.count("epochs", epochs)

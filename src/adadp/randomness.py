@@ -202,7 +202,7 @@ class SeededSource(RandomSource):
         why = "It names one of the reproducible runs."
         seed = checks.count("seed", self.seed, minimum=0, why=why)
         if seed >= 2**63:
-            raise InputError(f"seed must be below 2**63, got {seed}.", why=why, fix="Pass a smaller seed.")
+            raise InputError(f"`seed` must be below 2**63, got {seed}.", why=why, fix="Pass a smaller `seed`.")
         object.__setattr__(self, "seed", seed)
 
     @property

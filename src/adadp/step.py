@@ -95,7 +95,7 @@ class PrivateGradients:
             raise InputError(
                 f"The method {method} is not private.",
                 why=method.not_private,
-                fix="Use adadp, or pass allow_nonprivate if that is what you want; no epsilon holds then.",
+                fix="Use adadp, or pass `allow_nonprivate` if that is what you want; no epsilon holds then.",
             )
         _check_choices(method, plan)
         first = next(model.parameters(), torch.empty(0))
@@ -270,7 +270,7 @@ class PrivateGradients:
         if chunk_size == "auto":
             return min(LARGEST_CHUNK, self._engine.chunk_size(memory_limit))
         if isinstance(chunk_size, str):
-            raise InputError(f"chunk_size must be a number or 'auto', got {chunk_size!r}.", fix="Pass one of these.")
+            raise InputError(f"`chunk_size` must be a number or 'auto', got {chunk_size!r}.", fix="Pass one of these.")
         return min(LARGEST_CHUNK, checks.count("chunk_size", chunk_size))
 
     @property

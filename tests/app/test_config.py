@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, dataclass, fields
 from pathlib import Path
 
 import click
 import pytest
-from hypothesis import given
+import settings_table
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from adadp.accounting import ACCOUNTANTS
 from adadp.app import config as room
+from adadp.app.cli.options import given_options, options_of
 from adadp.app.config import OPTIMIZERS, SAMPLINGS, TrainConfig
+from adadp.app.settings import setting, settings_of
 from adadp.certificate.digests import json_digest
 from adadp.errors import InputError
 from adadp.events import Neighbours
@@ -206,7 +210,7 @@ def configs(draw) -> TrainConfig:
         ({"seed": -1}, "seed must be at least 0"),
         ({"seed": 2**63}, "seed must be below"),
         ({"chunk_size": 0}, "chunk_size must be at least 1"),
-        ({"chunk_size": "big"}, "Unknown chunk_size 'big'"),
+        ({"chunk_size": "big"}, "chunk_size must be a whole number or auto"),
         ({"chunk_size": None}, "chunk_size must be a whole number"),
         ({"memory_limit_mb": 0}, "memory_limit_mb must be at least 1"),
         ({"device": "gpu"}, "Unknown device 'gpu'.*cuda"),
@@ -333,7 +337,7 @@ def test_a_file_is_read_by_its_path_with_or_without_a_byte_order_mark(tmp_path):
     [
         ('data = "mnist"\nepsilom = 2', "Unknown setting 'epsilom'.*Did you mean epsilon"),
         ("lr-schedule = 1", "Unknown setting 'lr-schedule'.*Did you mean lr_schedule"),
-        ("zzzzz = 1", "Unknown setting 'zzzzz'.*Use one of: data, target"),
+        ("zzzzz = 1", "Unknown setting 'zzzzz'.*Use one of: data, epsilon"),
         ("[train]\nepsilon = 2", "Unknown setting 'train'"),
         ("epsilon = 2", "data must be given"),
         ('data = "mnist"\nepsilon = "two"\ndelta = 1e-5', "epsilon must be a number, got 'two'"),
@@ -445,30 +449,17 @@ def test_overrides_are_checked_like_everything_else():
         file.replace(epsilon=None)
 
 
-NUMBERS = {"int": int, "int | None": int, "float": float, "float | None": float}
-
-
 def parse_command(command: str) -> TrainConfig:
-    """Read ``command`` as a shell and click do, with one option per field."""
+    """Read ``command`` as a shell and click do."""
     program, verb, *arguments = shlex.split(command)
     assert (program, verb) == ("adadp", "train")
-    options = []
-    for field in fields(TrainConfig):
-        flag = "--" + field.name.replace("_", "-")
-        if field.type in {"bool", "bool | None"}:
-            options.append(click.Option([flag], is_flag=True, default=None))
-        else:
-            options.append(click.Option([flag], type=NUMBERS.get(field.type)))
-    given = click.Command("train", params=options).make_context("train", arguments).params
-    values = {name: value for name, value in given.items() if value is not None}
-    for name in ("chunk_size", "batch_size", "steps", "epochs"):
-        if values.get(name, "auto") != "auto":
-            values[name] = int(values[name])
-    return TrainConfig(**values)
+    given = click.Command("train", params=options_of(TrainConfig)).make_context("train", arguments).params
+    return TrainConfig.from_dict(given_options(given))
 
 
 @given(configs())
 def test_the_command_line_keeps_every_configuration(config):
+    assume(config.optimizer != "python")  # an object has no option
     assert parse_command(config.as_command()) == config
 
 
@@ -477,6 +468,55 @@ def test_the_command_says_what_differs_from_the_defaults():
         "my data", noise_multiplier=0, allow_nonprivate=True, lr_schedule="exp:s0=1,k=0.5", chunk_size=8
     )
     assert config.as_command() == (
-        "adadp train --data 'my data' --noise-multiplier 0.0 --lr-schedule exp:s0=1,k=0.5"
-        " --chunk-size 8 --allow-nonprivate"
+        "adadp train --data 'my data' --allow-nonprivate --noise-multiplier 0.0 --lr-schedule exp:s0=1,k=0.5"
+        " --chunk-size 8"
     )
+
+
+# Declared once ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wider(TrainConfig):
+    warm_up: int | None = setting(None, group="Training", help="Steps before `lr` is reached.", unset="none")
+    colour: str = setting("red", group="Running", help="Of the bar.", choices=("red", "blue"))
+
+
+def test_a_new_option_is_one_edit():
+    options = {each.opts[0]: each for each in options_of(Wider)}
+    assert options["--warm-up"].help == "Steps before --lr is reached.  [default: none]"
+    assert isinstance(options["--colour"].type, click.Choice)
+    words = ["--data", "mnist", "--epsilon", "2", "--warm-up", "7", "--colour", "blue"]
+    given = given_options(click.Command("train", params=options_of(Wider)).make_context("train", words).params)
+    config = Wider.from_dict(given)
+    assert (config.warm_up, config.colour) == (7, "blue")
+    assert Wider.from_toml(config.to_toml()) == config
+    assert config.as_command() == "adadp train --data mnist --epsilon 2.0 --warm-up 7 --colour blue"
+    for wrong, message in [
+        ({"warm_up": 0}, "warm_up must be at least 1, got 0. Steps before lr is reached. Pass warm_up >= 1."),
+        ({"colour": "rde"}, "Unknown colour 'rde'. Did you mean red?"),
+        ({"warmup": 3}, "Unknown setting 'warmup'.*Did you mean warm_up?"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            config.replace(**wrong)
+
+
+@pytest.mark.parametrize("each", settings_of(TrainConfig).values(), ids=lambda each: each.name)
+def test_every_setting_is_explained_grouped_and_checked(each):
+    assert each.help.endswith((".", "..."))
+    assert each.group in room.GROUPS
+    assert each.kind in {str, int, float, bool}
+    assert set(re.findall(r"`(\w+)`", each.help + each.unset)) <= settings_of(TrainConfig).keys()
+    with pytest.raises(InputError, match=each.name):
+        each.checked(object())
+    for choice in each.choices:
+        assert each.checked(choice) in {choice, None}
+
+
+def test_the_most_used_settings_are_few():
+    used = [each.name for each in settings_of(TrainConfig).values() if each.group == room.GROUPS[0]]
+    assert used == ["data", "epsilon", "delta", "method", "model", "features", "epochs", "batch_size", "lr"]
+
+
+def test_the_table_in_the_documentation_is_that_of_the_declarations():
+    assert settings_table.PAGE.read_text(encoding="utf-8") == settings_table.page(), "run tests/settings_table.py"

@@ -1,9 +1,9 @@
 """Everything that defines a training run, as one frozen record: dataclass <-> TOML <-> flags of ``adadp train``.
 
-A configuration is checked when it is made, so that a run that cannot be private, or means two things at once, is
-refused before it has looked at any data. Nothing here reads data: what depends on it (a default for ``batch_size``, the
-number of steps) is filled in by the plan. Names that other rooms own (data, model, method, clip rule) are checked
-there.
+A new option is one field here, and its use. A configuration is checked when it is made, so that a run that cannot be
+private, or means two things at once, is refused before it has looked at any data. Nothing here reads data: what depends
+on it (a default for ``batch_size``, the number of steps) is filled in by the plan. Names that other rooms own (data,
+model, method, clip rule) are checked there.
 
     given                                               becomes
     ==================================================  ===========================================================
@@ -31,8 +31,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,9 +43,11 @@ import tomli_w
 from adadp import checks
 from adadp.app.rates import learning_rate, weight_decay
 from adadp.app.schedules import ValidationDecay
+from adadp.app.settings import AUTO as AUTO  # noqa: PLC0414  # who reads a configuration asks for it here
+from adadp.app.settings import below, flag_of, one_of, refuse_unknown, setting, settings_of, text
 from adadp.app.texts.schedules import OpenSchedule, parse_noise, parse_open
 from adadp.certificate.digests import json_digest
-from adadp.errors import InputError
+from adadp.errors import InputError, within
 from adadp.schedules import number_text
 
 if sys.version_info >= (3, 11):
@@ -55,17 +58,13 @@ else:
 OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False, "adambc": False, "rms": False, "python": False}
 """Name of an optimizer -> whether it takes ``momentum``; ``python`` is one that a caller of ``fit`` made."""
 
-ARITHMETICS = ("fast", "exact")
 MULTIPLYING = ("sgd", "adamw", "adambc")
 """Optimizers whose step multiplies a parameter by 1 - lr * weight_decay; the others divide what they add."""
 
+ARITHMETICS = ("fast", "exact")
 SAMPLINGS = ("poisson", "fixed", "reshuffle")
 NEIGHBOURS = ("add-remove", "replace-one", "zero-out")
 ACCOUNTANTS = ("pld", "rdp", "moments", "strong", "zcdp", "zcdp-sampled", "strong-published", "theorem1")
-
-AUTO = "auto"
-CHOSEN = ("steps", "batch_size", "epochs")
-"""Fields that may be ``auto``."""
 
 EXCLUSIVE = (("epsilon", "noise_multiplier"), ("epsilon", "rho"), ("rho", "noise_multiplier"), ("epochs", "steps"))
 """Pairs of fields of which at most one is given."""
@@ -81,129 +80,177 @@ SCHEDULES = {
 _COUNTED = ("reshuffle", "add-remove")
 """The sampling and neighbours for which the number of records must be known and each may be one more or less."""
 
-_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
-_LARGEST_SEED = 2**63 - 1  # the largest integer every TOML reader must keep
 
-_POSITIVE = {
-    "epsilon": "It is the privacy loss the run may spend; at 0 nothing could be learned.",
-    "rho": "It is the privacy loss the run may spend; at 0 nothing could be learned.",
-    "clip_norm": "It bounds what one record contributes; at 0 nothing would be learned.",
-}
-_COUNTS = {
-    "epochs": (1, ""),
-    "steps": (1, ""),
-    "batch_size": (1, "It is the expected number of records in a step, and the divisor of their sum."),
-    "memory_limit_mb": (1, ""),
-    "threads": (1, ""),
-    "evaluate_every": (1, "It is a number of epochs."),
-    "checkpoint_every": (1, "It is a number of steps."),
-    "validation": (1, "So many of the training records are kept aside for looks."),
-    "records": (1, "It stands for the number of records where the exact one must stay hidden."),
-    "searched": (0, "It is the number of settings tried outside of this run."),
-}
+_count_from_0 = partial(checks.count, minimum=0)
+
+
+def _device(name: str, value: object) -> str:
+    device = text(name, value)
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        why = "mps has no double precision, in which sums of gradients are kept." if device == "mps" else ""
+        raise InputError(f"Unknown device {device!r}.", why=why, fix="Use cpu, cuda or cuda:0 (a number).")
+    return device
+
+
+def _input_bound(_: str, value: object) -> str:
+    low, high = checks.input_bound(value)
+    return number_text(high) if low == -high else f"{number_text(low)},{number_text(high)}"
+
+
+def _parsed(name: str, value: str) -> OpenSchedule | ValidationDecay:
+    """The schedule in a field; only the noise may leave ``k`` open, or follow looks."""
+    with within(f"`{name}`", own_names=True):
+        found = parse_noise(value) if name == "noise_schedule" else parse_open(value)
+    if name != "noise_schedule" and isinstance(found, OpenSchedule) and found.unknown == "k":
+        raise InputError(
+            f"`{name}` leaves k open.", why="Only the noise has a budget that k can be solved for.", fix="Give k."
+        )
+    return found
+
+
+def _schedule(name: str, value: str) -> str:
+    return str(_parsed(name, value))
+
+
+GROUPS = ("Most used", "Privacy", "Noise and clipping", "Training", "Data of your own", "Validation", "Running")
+"""The groups of settings, in the order they are shown in."""
+most_used, privacy, noise, training, own_data, validating, running = (partial(setting, group=name) for name in GROUPS)
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One training run. ``None`` leaves the choice to the plan, except where the field says what it means."""
+    """One training run: ``settings_of(TrainConfig)`` explains the fields. ``None`` leaves the choice to the plan."""
 
-    data: str
-    """Name of a data set, or a file of your own: ``table:FILE``, ``npz:FILE``, ``images:DIR``."""
-    target: str | None = None
-    """For a table: the column to learn."""
-    schema: str | None = None
-    """For data of your own: the file that declares what is public about it."""
-    test_data: str | None = None
-    """For data of your own: public records to measure the accuracy on."""
-    input_bound: str | None = None
-    """For arrays of your own: the range their numbers are brought into, ``5`` for [-5, 5] or ``0,255``; None is
-    [-1e6, 1e6]."""
-    features: str | None = None
-    """What happens to a record before the network, such as ``scatter`` or ``pca:dim=60,noise_multiplier=16``; stages
-    are joined by ``+``, and ``none`` is none. None: the default for the data, or nothing where ``model`` is given."""
-    model: str | None = None
-    """Name of the network, or ``module:function`` of your own; None: the default for the data and features."""
-    method: str = "adadp"
-    """How a batch becomes a gradient, such as ``adadp`` or ``dpsgd``; options follow a colon."""
-    epsilon: float | None = None
-    """Target; the noise follows from it. One of ``epsilon``, ``rho`` and ``noise_multiplier``."""
-    rho: float | None = None
-    """Target in zero-concentrated differential privacy instead, for reshuffled and full-batch runs."""
-    noise_multiplier: float | None = None
-    """Noise multiplier; epsilon follows from it. 0 is a run without privacy."""
-    delta: float | None = None
-    """Required unless ``noise_multiplier`` is 0; a public data set has a default."""
-    noise_schedule: str | None = None
-    """The noise over the epochs: ``exp:k=0.1``, scaled so that the run lands on the budget; ``exp:s0=10``, whose k is
-    solved; ``exp:s0=10,k=0.01``, which runs as long as the budget lasts (or, without one, as it is);
-    ``validation:s0=10,k=0.7``, which follows looks at validation records."""
-    epochs: int | str | None = None
-    """``auto``: as many as the budget allows."""
-    steps: int | str | None = None
-    """``auto``: chosen from epsilon."""
-    batch_size: int | str | None = None
-    """Expected number of records in a step; ``auto``: chosen from epsilon, delta and the number of records."""
-    batch_size_schedule: str | None = None
-    """The same over the epochs, for example ``piecewise:0=600,20=1200``."""
-    clip_norm: float | None = None
-    clip_norm_schedule: str | None = None
-    """The clip bound over the epochs; with a clip rule in full text it is a factor, and begins with 1."""
-    keep_noise: bool | None = None
-    """While the clip bound changes the noise keeps its standard deviation, and its multiplier changes; if not, the
-    multiplier stays and the noise follows the bound. None: as the method does it."""
-    clip_rule: str = "flat"
-    lr: float | None = None
-    lr_schedule: str | None = None
-    """The rate over the epochs, for example ``poly:s0=0.1,k=1,s_end=0.052,period=10``; kept as ``str`` writes it."""
-    optimizer: str | None = None
-    """None: the default for the data and features."""
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    ema: float | None = None
-    """The share an exponential average of the weights keeps in a step, such as 0.99: then the average is what is
-    judged, certified and saved. None: the weights of the last step."""
-    sampling: str = "poisson"
-    neighbours: str | None = None
-    """Between which data sets the guarantee holds; None: what the way of sampling proves best."""
-    accountant: str = "pld"
-    seed: int | None = None
-    """None: secure randomness. With a seed whoever reads it can compute the noise: reproducible, not secure."""
-    arithmetic: str | None = None
-    """How the sum of a batch is computed. None: fast, in float32 with an allowance for rounding that was measured;
-    ``exact``: record by record in whole numbers, slower, with a bound that is proved."""
-    chunk_size: int | str = "auto"
-    """Records whose gradients are held at once."""
-    memory_limit_mb: int | None = None
-    device: str = "cpu"
-    threads: int | None = None
-    evaluate_every: int | None = None
-    """Epochs between two looks at the test set."""
-    checkpoint_every: int | None = None
-    """Steps between two checkpoints."""
-    tensorboard: bool | None = None
-    """Whether what is logged is also written for TensorBoard, into the folder of the run."""
-    validation: int | None = None
-    """So many of the training records are kept aside for the looks of a validation schedule."""
-    validation_public: bool | None = None
-    """Whether these records are public; if not, every look has noise and is charged."""
-    validation_data: str | None = None
-    """For data of your own: a file with public validation records."""
-    records: int | None = None
-    """A public number used in place of the number of records, where the exact one must stay hidden."""
-    allow_nonprivate: bool = False
-    searched: int = 0
-    """Settings tried outside of this run and not charged; shown on the certificate."""
+    data: str = most_used(
+        help="Data set: cancer, mnist, ... (adadp data list); or yours: table:FILE, npz:FILE, images:DIR."
+    )
+    epsilon: float | None = most_used(
+        None, help="Target; the noise follows from it. Give one of `epsilon`, `rho` and `noise_multiplier`."
+    )
+    delta: float | None = most_used(
+        None,
+        help="Target, well below 1 / number of records.",
+        unset="by data, if public",
+        check=lambda _, value: checks.delta(value),
+    )
+    method: str = most_used("adadp", help="How a batch becomes a gradient: adadp, dpsgd, ...; options follow a colon.")
+    model: str | None = most_used(
+        None, help="Network: linear, mlp:1000, cnn-tanh, ..., or module:function.", unset="by data and features"
+    )
+    features: str | None = most_used(
+        None,
+        help="Before the network: none, scatter, pca:dim=60, conv-cifar100, efficientnet-lite0:size=128; joined by +.",
+        unset="by data; none if `model` is given",
+    )
+    epochs: int | str | None = most_used(
+        None, help="Length in epochs; auto: as the budget allows.", unset="by data", auto=True
+    )
+    batch_size: int | str | None = most_used(
+        None, help="Expected records per step; auto: by epsilon, delta and data.", unset="by data", auto=True
+    )
+    lr: float | None = most_used(None, help="Learning rate.", unset="by data", check=learning_rate)
+
+    rho: float | None = privacy(None, help="Target in zCDP instead of `epsilon`, for reshuffled or full-batch runs.")
+    sampling: str = privacy("poisson", help="How the records of a step are drawn.", choices=SAMPLINGS)
+    neighbours: str | None = privacy(
+        None, help="Which data sets the guarantee compares.", unset="by sampling", choices=NEIGHBOURS
+    )
+    accountant: str = privacy(
+        "pld", help="Which one certifies: pld, rdp, zcdp, ...", check=partial(one_of, known=ACCOUNTANTS)
+    )
+    arithmetic: str | None = privacy(
+        None,
+        help="exact: one record at a time, in whole numbers; slow, but proved with rounding.",
+        unset="fast",
+        choices=ARITHMETICS,
+        none="fast",
+    )
+    seed: int | None = privacy(
+        None,
+        help="Makes a rehearsal: repeatable, and not private, as the seed gives the noise away.",
+        unset="secure randomness",
+        check=below(2**63, _count_from_0),  # the largest integer every TOML reader must keep
+    )
+    records: int | None = privacy(None, help="A public number in place of the exact size of the data.")
+    searched: int = privacy(
+        0, help="Settings tried before this run and not charged; certified as such.", check=_count_from_0
+    )
+    allow_nonprivate: bool = privacy(
+        False, help="Allow a run without privacy: `noise_multiplier` 0, or a method that is not private."
+    )
+
+    noise_multiplier: float | None = noise(
+        None,
+        help="Standard deviation of the noise over the bound of a record. `epsilon` then follows.",
+        check=checks.non_negative,
+    )
+    noise_schedule: str | None = noise(
+        None,
+        help="Noise over the epochs: exp:k=0.1 lands on the budget; exp:s0=10 has k solved; exp:s0=10,k=0.01 runs as "
+        "long as the budget lasts; validation:s0=10,k=0.7 follows validation records. Shapes: uniform, time, exp, "
+        "step, poly, piecewise:0=10,20=5; start=, stop= for a window.",
+        check=_schedule,
+    )
+    clip_norm: float | None = noise(None, help="l2 bound of one record's gradient.", unset="by data")
+    clip_norm_schedule: str | None = noise(
+        None, help="Bound over the epochs: poly:k=1,s_end=0.5,period=10, relative to `clip_norm`.", check=_schedule
+    )
+    clip_rule: str = noise("flat", help="flat, per-layer, automatic, quantile, or in full: automatic:1,gamma=0.01.")
+    keep_noise: bool | None = noise(
+        None, help="While the bound changes the noise keeps its size, or its ratio to it.", unset="by method"
+    )
+
+    steps: int | str | None = training(None, help="Length in steps instead of `epochs`; auto: by epsilon.", auto=True)
+    batch_size_schedule: str | None = training(
+        None, help="Records per step over the epochs: piecewise:0=600,20=1200.", check=_schedule
+    )
+    lr_schedule: str | None = training(
+        None, help="Rate over the epochs: poly:s0=0.1,k=1,s_end=0.052,period=10.", check=_schedule
+    )
+    optimizer: str | None = training(
+        None,
+        help="How a gradient becomes a step.",
+        unset="by data and features",
+        choices=tuple(OPTIMIZERS)[:-1],
+        check=partial(one_of, known=OPTIMIZERS),
+    )
+    momentum: float = training(
+        0.0, help="Share of the last step that is kept, for sgd.", check=below(1, checks.non_negative)
+    )
+    weight_decay: float = training(0.0, help="Strength of the pull of the weights to 0.", check=weight_decay)
+    ema: float | None = training(
+        None,
+        help="Average the weights over the steps, keeping this share, such as 0.99; the average is the model.",
+        unset="no average",
+        check=below(1, checks.positive),
+    )
+
+    target: str | None = own_data(None, help="For a table: the column to learn.", unset="as the schema says")
+    schema: str | None = own_data(None, help="File that declares what is public (adadp data schema).")
+    test_data: str | None = own_data(None, help="File of public records to measure the accuracy on.")
+    input_bound: str | None = own_data(
+        None, help="For npz: numbers are brought into [-B, B], or LOW,HIGH.", unset="1e6", check=_input_bound
+    )
+
+    validation: int | None = validating(None, help="Training records to keep aside for a validation schedule.")
+    validation_public: bool | None = validating(
+        None, help="These records are public: evaluations on them cost nothing.", none=False
+    )
+    validation_data: str | None = validating(None, help="For data of your own: public validation records.")
+
+    chunk_size: int | str = running(AUTO, help="Records processed at once.", auto=True)
+    memory_limit_mb: int | None = running(None, help="Memory for `chunk_size` auto.", unset="1024")
+    device: str = running("cpu", help="cpu, cuda or cuda:1.", check=_device)
+    threads: int | None = running(None, help="Threads of PyTorch.", unset="all cores")
+    evaluate_every: int | None = running(None, help="Epochs between evaluations on the test set.", unset="end only")
+    checkpoint_every: int | None = running(None, help="Steps between checkpoints.", unset="a tenth of the run")
+    tensorboard: bool | None = running(
+        None, help="Also write what is logged for TensorBoard, into the folder of the run.", none=False
+    )
 
     def __post_init__(self) -> None:
-        for name, value in {**_names(self), **_numbers(self)}.items():
-            object.__setattr__(self, name, value)
-        for name in ("allow_nonprivate", "validation_public", "keep_noise", "tensorboard"):
-            if not isinstance(getattr(self, name), (bool, bool if name == "allow_nonprivate" else type(None))):
-                raise InputError(
-                    f"{name} must be true or false, got {getattr(self, name)!r}.", fix="Pass it as a bool."
-                )
-        object.__setattr__(self, "validation_public", self.validation_public or None)
-        object.__setattr__(self, "tensorboard", self.tensorboard or None)
+        for name, declared in settings_of(type(self)).items():
+            object.__setattr__(self, name, declared.checked(getattr(self, name)))
         _check_exclusive(self)
         _check_schedules(self)
         _check_rates(self)
@@ -211,15 +258,15 @@ class TrainConfig:
         _check_validation(self)
         if self.momentum and self.optimizer is not None and not OPTIMIZERS[self.optimizer]:
             raise InputError(
-                f"momentum is {self.momentum:g}, and the optimizer {self.optimizer} takes none.",
+                f"`momentum` is {self.momentum:g}, and the optimizer {self.optimizer} takes none.",
                 why="It would be ignored.",
-                fix="Leave momentum out, or use the optimizer sgd.",
+                fix="Leave `momentum` out, or use the optimizer sgd.",
             )
         if isinstance(self.batch_size, int) and self.records is not None and self.batch_size > self.records:
             raise InputError(
-                f"batch_size must be at most records, got batch_size={self.batch_size} and records={self.records}.",
+                f"`batch_size` must be at most `records`, got {self.batch_size} and {self.records}.",
                 why="A record is sampled with probability batch_size / records, which must not pass 1.",
-                fix="Pass a smaller batch_size, or a larger public number of records.",
+                fix="Pass a smaller `batch_size`, or a larger public number as `records`.",
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -232,31 +279,16 @@ class TrainConfig:
 
     @classmethod
     def from_toml(cls, source: str | os.PathLike[str], **overrides: Any) -> TrainConfig:
-        """The configuration written in ``source``: TOML text, or (a ``Path``) the file that holds it.
-
-        ``overrides`` win over it, as in ``replace``; what the file leaves out they may give.
-        """
-        where = "the text" if isinstance(source, str) else str(source)
-        try:
-            text = source if isinstance(source, str) else Path(source).read_text(encoding="utf-8-sig")
-            values = tomllib.loads(text)
-        except OSError as error:
-            raise InputError(
-                f"The configuration {where} cannot be read: {error.strerror}.", fix="Check the path."
-            ) from error
-        except ValueError as error:  # not TOML, or not UTF-8
-            raise InputError(
-                f"The configuration in {where} is not TOML: {error}.",
-                fix='Write one field per line, like epsilon = 2.0 or data = "mnist". A file is given as a Path.',
-            ) from error
-        return cls.from_dict({**values, **_displaced(values, overrides), **overrides})
+        """The configuration written in ``source``, which ``read_toml`` reads; ``overrides`` win over it."""
+        return cls.from_dict(read_toml(source), **overrides)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrainConfig:
-        """The configuration with these fields; unknown and missing ones are named."""
-        _check_known(values)
+    def from_dict(cls, values: Mapping[str, Any], **overrides: Any) -> TrainConfig:
+        """The configuration with these fields; ``overrides`` win over them. Unknown and missing ones are named."""
+        values = {**values, **_displaced(values, overrides), **overrides}
+        refuse_unknown(values, settings_of(cls))
         if "data" not in values:
-            raise InputError("data must be given.", why="It names the data set.", fix='Add data = "mnist", say.')
+            raise InputError("`data` must be given.", why="It names the data set.", fix="Pass `data`: mnist, say.")
         return cls(**values)
 
     def replace(self, **overrides: Any) -> TrainConfig:
@@ -264,7 +296,7 @@ class TrainConfig:
 
         An override also removes the other field of its pair: ``epsilon`` given over ``noise_multiplier`` replaces it.
         """
-        _check_known(overrides)
+        refuse_unknown(overrides, settings_of(type(self)))
         return dataclasses.replace(self, **{**_displaced(vars(self), overrides), **overrides})
 
     def digest(self) -> str:
@@ -278,107 +310,39 @@ class TrainConfig:
             value = getattr(self, field.name)
             if value == field.default:
                 continue
-            words.append(("--no-" if value is False else "--") + field.name.replace("_", "-"))
+            words.append(flag_of(f"no_{field.name}" if value is False else field.name))
             if not isinstance(value, bool):
                 words.append(str(value))
         return shlex.join(words)
 
 
-def _names(config: TrainConfig) -> dict[str, str | int | None]:
-    """The fields that are text, checked."""
-    named: dict[str, str | int | None] = {
-        name: _text(name, getattr(config, name)) for name in ("data", "method", "clip_rule")
-    }
-    for name in ("model", "features", "target", "schema", "test_data", "validation_data"):
-        if getattr(config, name) is not None:
-            named[name] = _text(name, getattr(config, name))
-    if config.input_bound is not None:
-        low, high = checks.input_bound(config.input_bound)
-        named["input_bound"] = number_text(high) if low == -high else f"{number_text(low)},{number_text(high)}"
-    for name in SCHEDULES:
-        if getattr(config, name) is not None:
-            named[name] = str(_schedule(name, getattr(config, name)))
-    if config.neighbours is not None:
-        named["neighbours"] = _one_of("neighbours", config.neighbours, NEIGHBOURS)
-    if config.optimizer is not None:
-        named["optimizer"] = _one_of("optimizer", config.optimizer, OPTIMIZERS)
-    named["sampling"] = _one_of("sampling", config.sampling, SAMPLINGS)
-    named["accountant"] = _one_of("accountant", config.accountant, ACCOUNTANTS)
-    if config.arithmetic is not None:
-        arithmetic = _one_of("arithmetic", config.arithmetic, ARITHMETICS)
-        named["arithmetic"] = arithmetic if arithmetic == "exact" else None
-    device = named["device"] = _text("device", config.device)
-    if not _DEVICE.fullmatch(device):
-        why = "mps has no double precision, in which sums of gradients are kept." if device == "mps" else ""
-        raise InputError(f"Unknown device {device!r}.", why=why, fix="Use cpu, cuda or cuda:0 (a number).")
-    if config.chunk_size != "auto":
-        if isinstance(config.chunk_size, str):
-            raise InputError(f"Unknown chunk_size {config.chunk_size!r}.", fix='Pass a number of records, or "auto".')
-        named["chunk_size"] = checks.count("chunk_size", config.chunk_size, why="It is a number of records.")
-    return named
-
-
-def _numbers(config: TrainConfig) -> dict[str, float | int]:
-    """The fields that are numbers and given, checked."""
-    given = {name: value for name, value in vars(config).items() if value is not None}
-    numbers: dict[str, float | int] = {}
-    for name, why in _POSITIVE.items():
-        if name in given:
-            numbers[name] = checks.positive(name, given[name], why=why)
-    for name, (minimum, why) in _COUNTS.items():
-        if name in given and not (name in CHOSEN and given[name] == AUTO):
-            numbers[name] = checks.count(name, given[name], minimum=minimum, why=why)
-    if "delta" in given:
-        numbers["delta"] = checks.delta(given["delta"])
-    if "noise_multiplier" in given:
-        numbers["noise_multiplier"] = (
-            checks.non_negative("noise_multiplier", given["noise_multiplier"], why="It is a standard deviation.") + 0.0
-        )
-    if "ema" in given:
-        numbers["ema"] = _ema(given["ema"])
-    if "lr" in given:
-        numbers["lr"] = learning_rate("lr", given["lr"])
-    numbers["weight_decay"] = weight_decay(config.weight_decay) + 0.0  # -0.0 becomes 0.0
-    momentum = checks.non_negative("momentum", config.momentum) + 0.0
-    if momentum >= 1:
+def read_toml(source: str | os.PathLike[str]) -> dict[str, Any]:
+    """The keys of a configuration: ``source`` is TOML text, or (a ``Path``) the file that holds it."""
+    where = "the text" if isinstance(source, str) else str(source)
+    try:
+        return tomllib.loads(source if isinstance(source, str) else Path(source).read_text(encoding="utf-8-sig"))
+    except OSError as error:
         raise InputError(
-            f"momentum must be below 1, got {momentum:g}.",
-            why="It is the share of the last step that is kept; from 1 on the steps grow without end.",
-            fix="Pass a momentum in [0, 1), for example 0.9.",
-        )
-    numbers["momentum"] = momentum
-    if "seed" in given:
-        seed = checks.count("seed", given["seed"], minimum=0, why="It seeds a random generator.")
-        if seed > _LARGEST_SEED:
-            raise InputError(
-                f"seed must be below 2^63, got {seed}.",
-                why="Larger numbers do not survive TOML.",
-                fix="Pass a smaller seed.",
-            )
-        numbers["seed"] = seed
-    return numbers
-
-
-def _ema(value: object) -> float:
-    why = "It is the share of an average of the weights that a step keeps: at 0 there is no average, at 1 no weight."
-    number = checks.non_negative("ema", value, why=why)
-    if not 0 < number < 1:
+            f"The configuration {where} cannot be read: {error.strerror}.", fix="Check the path."
+        ) from error
+    except ValueError as error:  # not TOML, or not UTF-8
         raise InputError(
-            f"ema must lie strictly between 0 and 1, got {number:g}.",
-            why=why,
-            fix="Pass for example 0.99, or leave it out to keep the weights of the last step.",
-        )
-    return number
+            f"The configuration in {where} is not TOML: {error}.",
+            fix='Write one field per line, like epsilon = 2.0 or data = "mnist". A file is given as a Path.',
+        ) from error
 
 
 def _check_exclusive(config: TrainConfig) -> None:
-    for one, other in EXCLUSIVE:
-        if getattr(config, one) is not None and getattr(config, other) is not None:
-            raise InputError(
-                f"Both {one} and {other} are given.",
-                why="They settle the same thing, and would contradict each other.",
-                fix=f"Leave out {one} or {other}.",
-            )
+    for one, other in (*EXCLUSIVE, *((plain, name) for name, plain in SCHEDULES.items())):
+        begun = other in SCHEDULES and leaves_start_open(other, getattr(config, other))
+        if None in (getattr(config, one), getattr(config, other)) or begun:
+            continue
+        begins = f", or s0 in `{other}`: it then begins with the number beside it" if other in SCHEDULES else ""
+        raise InputError(
+            f"Both `{one}` and `{other}` are given.",
+            why="They settle the same thing, and would contradict each other.",
+            fix=f"Leave out `{one}`{begins or f' or `{other}`'}.",
+        )
 
 
 def _displaced(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, None]:
@@ -396,61 +360,41 @@ def _displaced(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[
     return removed
 
 
-def _schedule(name: str, text: str) -> OpenSchedule | ValidationDecay:
-    """The schedule in a field; only the noise may leave ``k`` open, or follow looks."""
-    if name == "noise_schedule":
-        return parse_noise(text)
-    found = parse_open(text)
-    if found.unknown == "k":
-        raise InputError(
-            f"{name} leaves k open.", why="Only the noise has a budget that k can be solved for.", fix="Give k."
-        )
-    return found
-
-
 def leaves_start_open(name: str, text: str | None) -> bool:
     """Whether the schedule in the field ``name`` leaves to a plain number what it begins with."""
-    found = None if text is None else _schedule(name, text)
+    found = None if text is None else _parsed(name, text)
     return isinstance(found, OpenSchedule) and found.unknown == "s0"
 
 
 def _check_schedules(config: TrainConfig) -> None:
-    for name, plain in SCHEDULES.items():
-        text, number = getattr(config, name), getattr(config, plain)
-        if text is not None and number is not None and not leaves_start_open(name, text):
-            raise InputError(
-                f"Both {plain} and {name} are given.",
-                why="They settle the same thing, and would contradict each other.",
-                fix=f"Leave out {plain}, or s0 in {name}: it then begins with the number beside it.",
-            )
     budget = config.epsilon is not None or config.rho is not None
     noise = None if config.noise_schedule is None else parse_noise(config.noise_schedule)
     whole = isinstance(noise, ValidationDecay) or (noise is not None and noise.unknown is None)
     if config.epochs == AUTO and not (budget and whole):
         raise InputError(
-            "epochs is auto, and nothing settles how many there are.",
+            "`epochs` is auto, and nothing settles how many there are.",
             why="They are as many as the budget allows, for which the noise must be given too.",
-            fix="Pass epsilon or rho and a noise_schedule with s0 and k, like exp:s0=10,k=0.01; or a number of epochs.",
+            fix="Pass `epsilon` or `rho` and a `noise_schedule` with s0 and k, like exp:s0=10,k=0.01; or `epochs`.",
         )
     if noise is None:
         return
     length = config.steps is not None or config.epochs not in (None, AUTO)
     if config.noise_multiplier == 0:
-        raise InputError("noise_multiplier is 0, and noise_schedule is given.", fix="Leave one of them out.")
+        raise InputError("`noise_multiplier` is 0, and `noise_schedule` is given.", fix="Leave one of them out.")
     if isinstance(noise, ValidationDecay):
         if not budget:
             raise InputError(
                 "A validation schedule is given without a budget.",
                 why="Its noise is not known ahead, so only a budget fixed in advance can be certified.",
-                fix="Pass epsilon (with delta), or rho.",
+                fix="Pass `epsilon` (with `delta`), or `rho`.",
             )
     elif noise.unknown == "k" and not budget:
-        raise InputError("noise_schedule leaves k open, and there is no budget to solve it for.", fix="Give k.")
+        raise InputError("`noise_schedule` leaves k open, and there is no budget to solve it for.", fix="Give k.")
     elif budget and length and noise.unknown is None and not noise.relative:
         raise InputError(
             f"The noise ({config.noise_schedule}), the length and the budget are all given.",
             why="Each follows from the other two.",
-            fix="Leave out s0 or k in noise_schedule, or the length (epochs is then as long as the budget lasts).",
+            fix="Leave out s0 or k in `noise_schedule`, or the length (`epochs` is then as long as the budget lasts).",
         )
 
 
@@ -464,10 +408,10 @@ def _check_rates(config: TrainConfig) -> None:
         rate = learning_rate("lr_schedule", (schedule.known() if rate is None else schedule.closed(rate)).highest)
     if rate is not None and config.optimizer in MULTIPLYING and rate * config.weight_decay > 1:
         raise InputError(
-            f"The learning rate times weight_decay is {rate * config.weight_decay:g}, above 1.",
+            f"The learning rate times `weight_decay` is {rate * config.weight_decay:g}, above 1.",
             why=f"A step of {config.optimizer} multiplies every parameter by 1 minus that: the parameters would change "
             "sign in every step, and could grow without end.",
-            fix="Pass a smaller weight_decay or lr.",
+            fix="Pass a smaller `weight_decay` or `lr`.",
         )
 
 
@@ -479,11 +423,11 @@ def _check_validation(config: TrainConfig) -> None:
             raise InputError(
                 "Validation records are named, and the noise schedule is not one that looks at them.",
                 why="They would be kept aside for nothing.",
-                fix="Pass noise_schedule like validation:s0=10,k=0.7, or leave them out.",
+                fix="Pass `noise_schedule` like validation:s0=10,k=0.7, or leave them out.",
             )
         return
     if config.validation is not None and config.validation_data is not None:
-        raise InputError("Both validation and validation_data are given.", fix="Leave one of them out.")
+        raise InputError("Both `validation` and `validation_data` are given.", fix="Leave one of them out.")
     public = config.validation_data is not None or bool(config.validation_public)
     if config.arithmetic == "exact" and not public:
         raise InputError(
@@ -496,7 +440,7 @@ def _check_validation(config: TrainConfig) -> None:
             f"{config.validation} private records are to be looked at without noise.",
             why="The noise of the run would follow from them: what is learnt in a look must be paid for.",
             fix="Give every look a noise multiplier, like validation:s0=10,k=0.7,look=20 (the standard deviation of "
-            "the number of right answers), or say validation_public if the records are public.",
+            "the number of right answers), or say `validation_public` if the records are public.",
         )
     if config.validation is not None and not public and (config.sampling, config.neighbours) == _COUNTED:
         raise InputError(
@@ -509,7 +453,7 @@ def _check_validation(config: TrainConfig) -> None:
         raise InputError(
             "The validation records are public, and look gives noise for private ones.",
             why="It would be ignored: a look at public records is free.",
-            fix="Leave look out, or validation_public.",
+            fix="Leave look out, or `validation_public`.",
         )
 
 
@@ -518,15 +462,15 @@ def _check_privacy(config: TrainConfig) -> None:
     schedule = config.noise_schedule
     if targets == (None, None, None) and (schedule is None or leaves_start_open("noise_schedule", schedule)):
         raise InputError(
-            "None of epsilon, rho and noise_multiplier is given.",
+            "None of `epsilon`, `rho` and `noise_multiplier` is given.",
             why="One of them says how private the run is; the others follow from it.",
-            fix="Pass epsilon (a target), noise_multiplier or a noise_schedule with s0.",
+            fix="Pass `epsilon` (a target), `noise_multiplier` or a `noise_schedule` with s0.",
         )
     if config.noise_multiplier == 0 and not config.allow_nonprivate:
         raise InputError(
-            "noise_multiplier is 0.",
+            "`noise_multiplier` is 0.",
             why="A run without noise is not private, whatever else it does.",
-            fix="Pass noise_multiplier > 0, or allow_nonprivate if that is what you want; the certificate will say it.",
+            fix="Pass `noise_multiplier` > 0, or `allow_nonprivate` if you want that; the certificate will say it.",
         )
 
 
@@ -534,35 +478,7 @@ def require_delta(config: TrainConfig | SimpleNamespace) -> None:
     """Refuse a run with noise and without a delta."""
     if config.delta is None and config.noise_multiplier != 0:
         raise InputError(
-            "delta must be given.",
+            "`delta` must be given.",
             why="The guarantee is a pair (epsilon, delta), and a delta computed from the data would disclose its size.",
-            fix="Pass a delta well below 1/N, for example 1e-5.",
+            fix="Pass a `delta` well below 1/N, for example 1e-5.",
         )
-
-
-def _check_known(names: Iterable[str]) -> None:
-    known = [field.name for field in dataclasses.fields(TrainConfig)]
-    for name in names:
-        if name not in known:
-            raise InputError(
-                f"Unknown setting {name!r}.",
-                why="A setting that is ignored would be a run other than the one you asked for.",
-                fix=checks.one_of(name, known),
-            )
-
-
-def _text(name: str, value: object) -> str:
-    """Text that survives a file and a command line: not empty, and without control characters or broken Unicode."""
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise InputError(
-            f"{name} must be printable text, got {value!r} ({type(value).__name__}).",
-            fix=f"Pass the name of the {name}.",
-        )
-    return value
-
-
-def _one_of(name: str, value: object, known: Iterable[str]) -> str:
-    text = _text(name, value)
-    if text not in known:
-        raise InputError(f"Unknown {name} {text!r}.", fix=checks.one_of(text, known))
-    return text

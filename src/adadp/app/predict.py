@@ -120,7 +120,7 @@ def _labelled(trained: TrainedModel, source: str | os.PathLike[str] | None) -> t
         raise InputError(
             f"{trained.config.data} has test data of its own.",
             why="What other records of it are called is not known.",
-            fix="Leave data out, or call adadp predict on your records.",
+            fix="Leave `data` out, or call adadp predict on your records.",
         )
     if source is None and trained.encoder is not None:
         named = trained.config.test_data or trained.config.data  # arrays and images may bring their test records along
@@ -129,14 +129,14 @@ def _labelled(trained: TrainedModel, source: str | os.PathLike[str] | None) -> t
             raise InputError(
                 f"{path} is not here.",
                 why="Paths in the configuration of a run are as they were given, relative to where it was started.",
-                fix="Call adadp from there, or name labelled records with --data.",
+                fix="Call adadp from there, or name labelled records with `data`.",
             )
         source = path if trained.config.test_data is not None else None
     if source is not None and trained.encoder is not None:
         return trained.encoder.read_labelled(trained.place(source))
     test = load_inputs(trained.config, own=trained.encoder is not None).test
     if test is None:
-        raise InputError("The run has no test data.", fix="Name labelled records with --data.")
+        raise InputError("The run has no test data.", fix="Name labelled records with `data`.")
     return test
 
 

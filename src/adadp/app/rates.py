@@ -14,21 +14,21 @@ def learning_rate(name: str, value: object) -> float:
     number = checks.positive(name, value, why="At 0 no parameter would move.")
     if not SMALLEST_RATE <= number <= LARGEST_RATE:
         raise InputError(
-            f"{name} must lie between {SMALLEST_RATE:g} and {LARGEST_RATE:g}, got {number:g}.",
+            f"`{name}` must lie between {SMALLEST_RATE:g} and {LARGEST_RATE:g}, got {number:g}.",
             why="With less no parameter would move by more than its rounding; with more the parameters would leave the "
             "range of floating point, and the budget would be spent on nothing.",
-            fix=f"Pass {name} in that range; 0.001 to 10 is usual.",
+            fix=f"Pass `{name}` in that range; 0.001 to 10 is usual.",
         )
     return number
 
 
-def weight_decay(value: object) -> float:
+def weight_decay(name: str, value: object) -> float:
     """A weight decay: not negative, at most ``LARGEST_RATE``."""
-    number = checks.non_negative("weight_decay", value)
+    number = checks.non_negative(name, value)
     if number > LARGEST_RATE:
         raise InputError(
-            f"weight_decay must be at most {LARGEST_RATE:g}, got {number:g}.",
+            f"`{name}` must be at most {LARGEST_RATE:g}, got {number:g}.",
             why="The parameters would leave the range of floating point, and the budget would be spent on nothing.",
-            fix="Pass a smaller weight_decay; 1e-6 to 0.1 is usual.",
+            fix=f"Pass a smaller `{name}`; 1e-6 to 0.1 is usual.",
         )
     return number

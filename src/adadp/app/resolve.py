@@ -111,7 +111,9 @@ def _fill_sizes(draft: Draft, recipe: Recipe, stages: tuple[Stage, ...]) -> None
     if draft.batch_size != AUTO:
         return
     if not isinstance(draft.steps, int):
-        raise InputError("batch_size is auto, and steps is not given.", fix="Pass steps too, as a number or auto.")
+        raise InputError(
+            "`batch_size` is auto, and `steps` is not given.", fix="Pass `steps` too, as a number or auto."
+        )
     draft.batch_size = auto_batch_size(
         epsilon=draft.epsilon,
         delta=draft.delta,
@@ -125,8 +127,8 @@ def _fill_sizes(draft: Draft, recipe: Recipe, stages: tuple[Stage, ...]) -> None
 def _nothing_to_choose_from(config: Draft, records: int | None) -> InputError:
     """Names what is missing: nobody need have written auto, as recipes choose sizes too."""
     needed = {"epsilon": config.epsilon, "delta": config.delta, "records": records}
-    missing = " and ".join(name for name, value in needed.items() if value is None)
-    sizes = " and ".join(name for name in ("batch_size", "steps") if getattr(config, name) == AUTO)
+    missing = " and ".join(f"`{name}`" for name, value in needed.items() if value is None)
+    sizes = " and ".join(f"`{name}`" for name in ("batch_size", "steps") if getattr(config, name) == AUTO)
     return InputError(
         f"The size of the run ({sizes}) is to be chosen, and without {missing} there is nothing to choose it from.",
         why="It follows from a target epsilon, delta and a public number of records.",
@@ -155,7 +157,7 @@ def training_records(config: TrainConfig) -> int:
         raise InputError(
             f"The number of records in {config.data} is not given.",
             why="Planning reads no data, and the noise follows from the share of the records that is in a batch.",
-            fix="Pass records, a public number.",
+            fix="Pass `records`, a public number.",
         )
     kept = config.validation or 0
     if kept >= records:
@@ -184,7 +186,7 @@ def _fill_recipe(draft: Draft, recipe: Recipe) -> None:
         raise InputError(
             f"The optimizer {draft.optimizer} needs a learning rate.",
             why=f"The recipe for this data and these features has one for {recipe.optimizer} only.",
-            fix="Pass lr (or lr_schedule), or leave the optimizer out.",
+            fix="Pass `lr` (or `lr_schedule`), or leave the `optimizer` out.",
         )
     epochs = _epochs(draft) if recipe.decay and draft.lr_schedule is None else None
     if epochs is None:
@@ -229,7 +231,7 @@ def _refuse_own_settings(config: TrainConfig) -> None:
     for name in ("target", "schema", "test_data", "validation_data", "input_bound"):
         if getattr(config, name) is not None:
             raise InputError(
-                f"{name} was given, and {config.data} is a data set of the catalogue.",
+                f"`{name}` was given, and {config.data} is a data set of the catalogue.",
                 why="It would be ignored: the catalogue says what its columns and test records are.",
-                fix=f"Leave {name} out, or name a file of your own, like --data table:people.csv.",
+                fix=f"Leave `{name}` out, or name a file of your own, such as table:people.csv.",
             )

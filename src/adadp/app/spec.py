@@ -104,8 +104,8 @@ def _bounds(config: TrainConfig, rule: ClipRule | None) -> Schedule | None:
     first = bounds.value_at(0)
     if not named and not math.isclose(first, 1.0):
         raise InputError(
-            f"The clip rule {config.clip_rule} has a bound, and clip_norm_schedule begins with another, {first:g}.",
+            f"The clip rule {config.clip_rule} has a bound, and `clip_norm_schedule` begins with another, {first:g}.",
             why="With a rule in full text the schedule is a factor.",
-            fix="Leave s0 out of clip_norm_schedule, or name the rule without its bound.",
+            fix="Leave s0 out of `clip_norm_schedule`, or name the rule without its bound.",
         )
     return bounds

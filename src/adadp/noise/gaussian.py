@@ -93,9 +93,9 @@ class GaussianMechanism:
         deviation = noise_multiplier * (l2_bound / grid + math.sqrt(len(vector)))
         if not deviation * _FARTHEST <= _LARGEST:
             raise InputError(
-                f"noise_multiplier {noise_multiplier:g} is too large for {len(vector)} coordinates.",
+                f"`noise_multiplier` {noise_multiplier:g} is too large for {len(vector)} coordinates.",
                 why="The noise would leave the range in which additions are exact.",
-                fix="Pass a smaller noise_multiplier.",
+                fix="Pass a smaller `noise_multiplier`.",
             )
         vector.mul_(1 / grid).round_()
         _check_range(vector, _LARGEST)

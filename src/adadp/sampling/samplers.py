@@ -335,8 +335,8 @@ def _batch_size(records: object, batch_size: object) -> int:
 def _at_most(records: int, batch_size: float) -> float:
     if batch_size > records:
         raise InputError(
-            f"batch_size must not exceed the number of records, got {batch_size:g} of {records}.",
+            f"`batch_size` must not exceed the number of records, got {batch_size:g} of {records}.",
             why="A record is in a batch at most once.",
-            fix=f"Pass batch_size <= {records}.",
+            fix=f"Pass `batch_size` <= {records}.",
         )
     return batch_size

@@ -213,7 +213,7 @@ class TestWarnings:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("epsilon --noise-multiplier 6 --epochs 3 --delta 1e-5 --sampling all", "needs q"),
+        ("epsilon --noise-multiplier 6 --epochs 3 --delta 1e-5 --sampling all", "needs --q"),
         ("epsilon --q .1 --noise-multiplier 6 --steps 0 --delta 1e-5 --sampling all", "steps must be at least 1"),
         (
             "epsilon --q .1 --noise-multiplier 6 --steps 9 --epochs 3 --delta 1e-5 --sampling all",

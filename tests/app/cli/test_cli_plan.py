@@ -178,7 +178,7 @@ def test_data_of_ones_own_needs_a_public_number_of_records():
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (f"{CANCER} --epochs 2", "None of epsilon, rho and noise_multiplier is given"),
+        (f"{CANCER} --epochs 2", "None of --epsilon, --rho and --noise-multiplier is given"),
         (f"{CANCER} --epsilon 2 --epochs 2 --noise-schedule bogus:k=1", "Unknown schedule shape 'bogus'"),
         (f"{CANCER} --epsilon 2 --epochs 2 --beside exp:s0=10,k=0.01", "the length and the budget are all given"),
         (f"{CANCER} --noise-multiplier 2 --epochs 2 --plot plan.txt", "Cannot draw to 'plan.txt'"),

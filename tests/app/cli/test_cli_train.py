@@ -14,14 +14,18 @@ import time
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
 from click.testing import CliRunner
 
 from adadp.app import start
-from adadp.app.cli import in_flags, main
+from adadp.app.cli import main
 from adadp.app.cli.train import train as command
-from adadp.app.config import TrainConfig
+from adadp.app.config import GROUPS, TrainConfig
+from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder, coarse_seconds
+from adadp.app.settings import flag_of, settings_of
+from adadp.errors import InputError
 from adadp.ledger import read_ledger
 
 KEYS = {
@@ -223,79 +227,32 @@ def test_what_is_not_kept_is_said_and_never_bought_with_private_records(tmp_path
     assert "leave neither the model nor the record" in bare.output
 
 
-@pytest.mark.parametrize(
-    ("advice", "shown"),
-    [
-        ("Pass records, a public number.", "Pass --records, a public number."),
-        ("Pass steps or epochs.", "Pass --steps or --epochs."),
-        (
-            "Pass lr (or lr_schedule), or leave the optimizer out.",
-            "Pass --lr (or --lr-schedule), or leave the optimizer out.",
-        ),
-        ("Pass test_data, a file with public records.", "Pass --test-data, a file with public records."),
-        ("Pass a larger batch.", "Pass a larger batch."),
-        ("Use fewer steps.", "Use fewer steps."),
-        ("Leave features out.", "Leave --features out."),
-        ("Leave out epsilon or noise_multiplier.", "Leave out --epsilon or --noise-multiplier."),
-        (
-            "Leave out lr, or s0 in lr_schedule: lr is it then.",
-            "Leave out --lr, or s0 in --lr-schedule: lr is it then.",
-        ),
-        ("Leave --out out, or it.", "Leave --out out, or it."),
-        ("Give the run a folder (out).", "Give the run a folder (--out)."),
-        ("Give records of shape (channels, height, width).", "Give records of shape (channels, height, width)."),
-        ("Pass records in the shape of old.", "Pass records in the shape of old."),
-        ("Pass data as (features, labels).", "Pass data as (features, labels)."),
-        ("Pass (features, labels).", "Pass (features, labels)."),
-        ("Pass epsilon (with delta), or rho.", "Pass --epsilon (with --delta), or --rho."),
-        (
-            "Pass epsilon, and neither noise_multiplier nor rho.",
-            "Pass --epsilon, and neither --noise-multiplier nor --rho.",
-        ),
-        ("Pass exactly one of steps and epochs.", "Pass exactly one of --steps and --epochs."),
-        (
-            "Pass noise_multiplier > 0, or allow_nonprivate if so.",
-            "Pass --noise-multiplier > 0, or --allow-nonprivate if so.",
-        ),
-        ("Pass epochs, or a clip_norm_schedule of your own.", "Pass --epochs, or a --clip-norm-schedule of your own."),
-        ("Say how many to keep (validation).", "Say how many to keep (--validation)."),
-        ("Pass batch_size <= 5.", "Pass --batch-size <= 5."),
-        ("Pass rho=... or epsilon=...", "Pass rho=... or epsilon=..."),
-        ("Pass data.for_choices(batch.size), or more.", "Pass data.for_choices(batch.size), or more."),
-        ("Leave it out, or resume the run.", "Leave it out, or resume the run."),
-        ("Did you mean test_data?", "Did you mean test_data?"),
-    ],
-)
-def test_advice_names_options_as_they_are_typed(advice, shown):
-    assert in_flags(advice, command) == shown
-
-
 # Errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), "data must be given"),
-        (("--data", "cancer"), "None of epsilon, rho and noise_multiplier"),
+        ((), "--data must be given"),
+        (("--data", "cancer"), "None of --epsilon, --rho and --noise-multiplier"),
         (
             ("--data", "cancer", "--epsilon", "1", "--noise-multiplier", "1", "--delta", "1e-4"),
-            "Both epsilon and noise_multiplier",
+            "Both --epsilon and --noise-multiplier",
         ),
         (
             ("--data", "cancer", "--epsilon", "1", "--noise-multiplier", "2"),
             "Leave out --epsilon or --noise-multiplier.",
         ),
-        (("--data", "cancer", "--epsilon", "0", "--delta", "1e-4"), "epsilon must be greater than 0"),
-        (("--data", "npz:none.npz", "--epsilon", "1"), "delta must be given"),
-        ((*SHORT, "--target", "x"), "target was given, and cancer is a data set of the catalogue"),
+        (("--data", "cancer", "--epsilon", "0", "--delta", "1e-4"), "--epsilon must be greater than 0"),
+        (("--data", "npz:none.npz", "--epsilon", "1"), "--delta must be given"),
+        ((*SHORT, "--target", "x"), "--target was given, and cancer is a data set of the catalogue"),
         ((*SHORT, "--features", "wavelets"), "no features 'wavelets'"),
         ((*SHORT, "--features", "scatter"), "Scattering reads images"),
         ((*SHORT, "--features", "scatter"), "Give records of shape (channels"),
         ((*SHORT, "--lr", "1", "--lr-schedule", "exp:s0=1,k=0.1"), "Leave out --lr, or s0 in --lr-schedule: it then"),
-        (("--data", "cancer", "--epsilon", "1", "--delta", "1"), "delta must lie strictly between"),
-        (("--data", "cancer", "--noise-multiplier", "0"), "noise_multiplier is 0"),
-        ((*SHORT, "--epochs", "2"), "Both epochs and steps"),
+        (("--data", "cancer", "--epsilon", "1", "--delta", "1"), "--delta must lie strictly between"),
+        (("--data", "cancer", "--noise-multiplier", "0"), "--noise-multiplier is 0"),
+        ((*SHORT, "--epochs", "2"), "Both --epochs and --steps"),
         ((*SHORT, "--data", "iris"), "no data set 'iris'"),
         ((*SHORT, "--model", "vgg"), "no model 'vgg'"),
         ((*SHORT, "--method", "magic"), "Unknown method 'magic'"),
@@ -310,13 +267,13 @@ def test_advice_names_options_as_they_are_typed(advice, shown):
         ),
         (("--data", "npz:none.npz", "--epsilon", "1", "--delta", "1e-5"), "none.npz does not exist"),
         ((*SHORT, "--lr-schedule", "poly:s0=1"), "poly"),
-        ((*SHORT, "--chunk-size", "many"), "Unknown chunk_size 'many'"),
-        ((*SHORT, "--chunk-size", "0"), "chunk_size must be at least 1"),
+        ((*SHORT, "--chunk-size", "many"), "--chunk-size must be a whole number or auto"),
+        ((*SHORT, "--chunk-size", "0"), "--chunk-size must be at least 1"),
         ((*SHORT, "--accountant", "guess"), "accountant"),
         ((*SHORT, "--device", "cuda:99"), "device cuda:99 cannot be used"),
         ((*SHORT, "--device", "tpu"), "Unknown device 'tpu'"),
         ((*SHORT, "--sampling", "shuffle"), "--sampling"),
-        ((*SHORT, "--seed", "-1"), "seed must be at least 0"),
+        ((*SHORT, "--seed", "-1"), "--seed must be at least 0"),
         (("--config", "nowhere.toml"), "cannot be read"),
         (("--optimizer", "python", *SHORT), "--optimizer"),
     ],
@@ -330,10 +287,73 @@ def test_a_mistake_is_told_in_words_and_leaves_nothing_behind(flags, message, tm
     assert list(tmp_path.iterdir()) == []
 
 
+SPOKEN = {
+    ("batch_size", "0"): "{batch_size} must be at least 1, got 0. Expected records per step",
+    ("epochs", "many"): "{epochs} must be a whole number or auto, got 'many'.",
+    ("lr", "0"): "{lr} must be greater than 0, got 0. At 0 no parameter would move. Pass {lr} > 0.",
+    ("weight_decay", "1e9"): "Pass a smaller {weight_decay}; 1e-6 to 0.1 is usual.",
+    ("momentum", "1"): "{momentum} must be below 1, got 1.0. Pass a smaller {momentum}.",
+    ("ema", "1"): "{ema} must be below 1",
+    ("delta", "1"): "{delta} must lie strictly between 0 and 1, got 1.",
+    ("rho", "1"): "Both {rho} and {noise_multiplier} are given.",
+    ("epsilon", "1"): "Leave out {epsilon} or {noise_multiplier}.",
+    ("epochs", "3"): "Both {epochs} and {steps} are given.",
+    ("validation", "5"): "Pass {noise_schedule} like validation:s0=10,k=0.7, or leave them out.",
+    ("lr_schedule", "linear"): "{lr_schedule}: Unknown schedule shape 'linear'.",
+    ("lr_schedule", "exp:s0=1"): "{lr_schedule} leaves k open.",
+    ("input_bound", "0"): "{input_bound} is '0', which is no range",
+    ("evaluate_every", "0"): "{evaluate_every} must be at least 1, got 0. Epochs between evaluations on the test set.",
+    ("method", "adadp:power=-1"): "adadp:power=-1: power must",
+    ("features", "pca:dim=5,noise_multiplier=-1"): "pca:dim=5,noise_multiplier=-1: noise_multiplier must be greater",
+}
+"""A setting and a wrong value -> what is said, with the names of settings as they are spelled where it was given."""
+
+
+@pytest.mark.parametrize(("name", "value"), SPOKEN)
+def test_an_error_names_a_setting_as_the_user_spells_it(name, value, tmp_path):
+    said, names = SPOKEN[name, value], {each: each for each in settings_of(TrainConfig)}
+    given = {"data": "cancer", "noise_multiplier": 2.0, "delta": 1e-4, "steps": 6}
+    kind = settings_of(TrainConfig)[name].kind
+    typed = value if kind is str or not value.replace(".", "").replace("e", "").isdigit() else kind(float(value))
+    with pytest.raises(InputError) as caught:  # in Python
+        resolve(TrainConfig(**{**given, name: typed}))
+    assert said.format(**names) in str(caught.value)
+
+    flags = {each: flag_of(each) for each in names}
+    words = [f"--{key.replace('_', '-')}={each}" for key, each in {**given, name: value}.items()]
+    told = run("train", *words, "--out", tmp_path / "run", code=2).stderr
+    assert said.format(**flags) in " ".join(told.split())
+
+    (tmp_path / "run.toml").write_text(tomli_w.dumps({**given, name: typed}), encoding="utf-8")
+    told = run("train", "--config", tmp_path / "run.toml", "--out", tmp_path / "run", code=2).stderr
+    spelled = {each: each if each in {**given, name: typed} else flag_of(each) for each in names}
+    assert said.format(**spelled) in " ".join(told.split())
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_has_the_most_used_options_first(columns):
+    text = CliRunner().invoke(main, ["train", "--help"], terminal_width=columns, prog_name="adadp").output
+    titles = re.findall(r"^(\w[\w ]*):$", text, re.MULTILINE)
+    assert titles == [*GROUPS, "Other"]
+    first = text[text.index("Most used:") : text.index("Privacy:")]
+    assert re.findall(r"^  --([a-z-]+)", first, re.MULTILINE) == [
+        *("data", "epsilon", "delta", "method", "model", "features", "epochs", "batch-size", "lr"),
+        *("out", "resume", "config"),
+    ]  # fmt: skip
+    assert "mps" not in text
+
+
+def test_commands_are_shown_in_groups():
+    text = CliRunner().invoke(main, ["--help"]).output
+    titles = re.findall(r"^(\w[\w ]*):$", text, re.MULTILINE)
+    assert titles[:6] == ["Options", "Train", "Trust", "Budget", "Data", "Laboratory"]
+    assert text.index("Trust:") < text.index("  verify") < text.index("Budget:") < text.index("  epsilon")
+
+
 def test_sizes_that_nobody_called_auto_are_asked_for_by_name(tmp_path):
     own = ("--data", "npz:people.npz", "--features", "pca:dim=5", "--epsilon", "1", "--delta", "1e-5")
     text = run("train", *own, "--out", tmp_path / "run", code=2).stderr
-    assert "(batch_size and steps) is to be chosen, and without records" in text
+    assert "(--batch-size and --steps) is to be chosen, and without --records" in text
     assert "Pass --records, or numbers as --batch-size and --steps." in text
     assert "auto" not in text
     text = run("train", *own, "--steps", "9", "--out", tmp_path / "run", code=2).stderr

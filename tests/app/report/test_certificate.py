@@ -136,7 +136,7 @@ def test_the_whole_run_verifies_and_nothing_is_written(original):
 
 
 def test_secure_searched_and_hidden_are_said(tmp_path):
-    folder = trained(tmp_path / "run", seed=None, searched=7, public_records=600, sampling="poisson")
+    folder = trained(tmp_path / "run", seed=None, searched=7, records=600, sampling="poisson")
     certificate = folder.certificate()
     assert certificate["randomness"].startswith("secure")
     assert not any("seed" in line or "exact number" in line for line in certificate["disclosed"])

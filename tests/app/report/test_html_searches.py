@@ -43,7 +43,7 @@ def planned_by(command: str) -> dict:
     [
         (grid({"lr": [0.05, 1.0], "clip_norm": [0.5, 1]}), {"seed": 3, "momentum": 0.5}, {}),
         (grid({"lr": [0.1, 0.5]}), {"records": 560}, {"law": PoissonRepetitions(3.5), "validation_public": True}),
-        (grid({"lr": [0.1, 0.5]}), {"model": "linear"}, {"score_sigma": 9.0}),
+        (grid({"lr": [0.1, 0.5]}), {"model": "linear"}, {"score_noise_multiplier": 9.0}),
         (grid({"lr": [0.5], "noise_schedule": ["exp:k=0.1", "uniform:"]}), {}, {}),
         (grid({"noise_schedule": ["exp:k=0.1,start=2"]}), {"lr": 0.5}, {}),
         (grid({"lr": [0.1, 0.5]}), {"batch_size": 180}, {"by": "parts", "select_epsilon": 2.0}),

@@ -74,7 +74,7 @@ def test_reshuffled_batches_of_parts_that_records_draw_are_refused():
         planned(BASE.replace(sampling="reshuffle", neighbours="add-remove"), SETTINGS, by="parts")
 
 
-@pytest.mark.parametrize("option", [{"validation": 10}, {"score_sigma": 3.0}, {"validation_data": "x"}])
+@pytest.mark.parametrize("option", [{"validation": 10}, {"score_noise_multiplier": 3.0}, {"validation_data": "x"}])
 def test_options_of_the_other_way_are_refused(option):
     with pytest.raises(InputError, match="would be ignored"):
         planned(BASE, SETTINGS, by="parts", **option)

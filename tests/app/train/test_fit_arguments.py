@@ -16,6 +16,7 @@ from torch import nn
 
 from adadp.app.schedules import ExponentialDecay
 from adadp.app.train import checkpoints, fit
+from adadp.app.train.fitting import SETTINGS as SETTINGS_TAKEN
 from adadp.clipping import Automatic
 from adadp.errors import InputError
 from adadp.ledger import Ledger
@@ -27,6 +28,7 @@ Y = (X[:, 0] > 0).long()
 TEST = (X[:60] + 0.5, Y[:60])
 SETTINGS = {"noise_multiplier": 2.0, "delta": 1e-4, "epochs": 2, "batch_size": 50, "lr": 0.1, "seed": 0}
 KEYWORDS = [name for name, each in inspect.signature(fit).parameters.items() if each.kind is each.KEYWORD_ONLY]
+KEYWORDS += SETTINGS_TAKEN
 FOLLOWING = {"noise_multiplier": None, "epsilon": 8.0, "noise_schedule": "validation:s0=3,k=0.7", "validation": TEST}
 
 
@@ -84,9 +86,10 @@ SENSELESS = {
     "sampling": [{"sampling": 5}, {"sampling": "shuffle"}],
     "neighbours": [{"neighbours": 5}, {"neighbours": "next-door"}],
     "accountant": [{"accountant": 5}, {"accountant": "guess"}],
-    "public_records": [{"public_records": value} for value in (0, "200", 49, 1.5)],
+    "records": [{"records": value} for value in (0, "200", 49, 1.5)],
     "seed": [{"seed": value} for value in (-1, "0", 0.5, 2**63, True)],
     "chunk_size": [{"chunk_size": value} for value in (0, "big", 1.5)],
+    "memory_limit_mb": [{"memory_limit_mb": value} for value in (0, "1", 1.5)],
     "device": [{"device": 5}, {"device": "tpu"}],
     "out": [{"out": 5}, {"out": True}],
     "resume": [{"resume": "yes"}, {"resume": 1}, {"resume": True}],
@@ -145,7 +148,7 @@ EFFECT = {
     "sampling": {"sampling": "fixed"},
     "neighbours": {"neighbours": "zero-out"},
     "accountant": {"accountant": "rdp"},
-    "public_records": {"public_records": 300},
+    "records": {"records": 300},
     "seed": {"seed": 1},
     "arithmetic": {"arithmetic": "exact"},
     "evaluate_every": {"test": TEST, "evaluate_every": 1},
@@ -155,6 +158,7 @@ EFFECT = {
 }
 ELSEWHERE = {
     "chunk_size": "the result does not depend on it: tests/test_step.py",
+    "memory_limit_mb": "the size of a chunk, on which the result does not depend",
     "device": "needs another one",
     "example": "what the model is looked over with does not change a result: tests/test_train.py",
     "out": "a folder or none: tests/test_train.py",
@@ -211,3 +215,17 @@ def test_a_number_in_place_of_a_schedule_says_which_argument_it_is(name):
 def test_a_schedule_may_be_text_an_object_or_a_function(value):
     found = run(None, clip_norm_schedule=value).plan.clip_norm_schedule
     assert [found.value_at(epoch) for epoch in range(2)] == pytest.approx([1.0, 0.6065307])
+
+
+@pytest.mark.parametrize(
+    ("unknown", "meant"),
+    [
+        ("epsilom", "epsilon"),
+        ("batch_sizes", "batch_size"),
+        ("test_data", "test"),
+        ("threads", ""),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_the_nearest_name(unknown, meant):
+    with pytest.raises(InputError, match=f"Unknown setting '{unknown}'.*{'Did you mean ' + meant if meant else ''}"):
+        run(None, **{unknown: 1})

@@ -442,7 +442,7 @@ REFUSED = {
     "no length": ({"steps": None}, "exactly one of steps and epochs"),
     "chunk size": ({"chunk_size": "big"}, "chunk_size"),
     "device": ({"device": "cuda:99"}, "device cuda:99 cannot be used"),
-    "hidden size": ({"sampling": "fixed", "public_records": 600}, "plan is for 600 records"),
+    "hidden size": ({"sampling": "fixed", "records": 600}, "plan is for 600 records"),
     "resume without a folder": ({"resume": True, "out": None}, "resume=True needs out"),
     "resume of nothing": ({"resume": True}, "There is no run in"),
 }
@@ -521,7 +521,7 @@ def test_a_train_configuration_without_what_it_needs_is_refused():
 def test_the_true_number_of_records_can_stay_hidden(tmp_path):
     hidden = 557
     data = (FEATURES[:hidden], LABELS[:hidden])
-    result = run(data=data, public_records=600, batch_size=60, steps=10, out=tmp_path / "run", test=TEST)
+    result = run(data=data, records=600, batch_size=60, steps=10, out=tmp_path / "run", test=TEST)
     assert result.plan.records == 600
     assert result.plan.sampler.sampling_probability == 0.1
     assert not any("exact number" in line for line in result.certificate["disclosed"])

@@ -325,7 +325,7 @@ def test_no_record_kept_aside_is_no_reason_to_fail(tmp_path):
 
 
 def test_a_public_number_of_records_hides_how_many_there_are(tmp_path):
-    result = run(tmp_path / "run", seed=5, **{**POISSON, "public_records": 600, "epochs": 2})
+    result = run(tmp_path / "run", seed=5, **{**POISSON, "records": 600, "epochs": 2})
     assert result.plan.records == 540
     assert result.certificate["plan"]["sampling_probability"] == 100 / 540
     assert failed(tmp_path / "run") == set()

@@ -175,10 +175,10 @@ class TestFunctions:
         ("line", "message"),
         [
             ("bale", "Unknown test function 'bale'"),
-            ("beale --runs 1", "runs must be at least 2"),
-            ("beale --steps 0", "steps must be at least 1"),
-            ("beale --clip-norm 0", "clip_norm must be greater than 0"),
-            ("beale --noise-multiplier -1", "noise_multiplier must not be negative"),
+            ("beale --runs 1", "--runs must be at least 2"),
+            ("beale --steps 0", "--steps must be at least 1"),
+            ("beale --clip-norm 0", "--clip-norm must be greater than 0"),
+            ("beale --noise-multiplier -1", "--noise-multiplier must not be negative"),
             ("beale --start 1e200 1", "left the range of numbers"),
         ],
     )

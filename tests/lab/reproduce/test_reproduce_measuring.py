@@ -392,7 +392,7 @@ def test_a_command_that_fails_says_which(folder, tmp_path):
     (item,) = papers(tmp_path)["p"].items
     with pytest.raises(RunError, match="--noise-multiplier -4") as failed:
         measure(Store(item, tmp_path))
-    assert "noise_multiplier must be" in failed.value.why
+    assert "--noise-multiplier must be" in failed.value.why
 
 
 @pytest.mark.parametrize(("path", "value"), [("a.0.b", 1.0), ("a.-1.b", 2.0), ("c", 1.0)])

@@ -63,9 +63,9 @@ class RunShape:
             self.q = 1.0
         elif q is None:
             raise InputError(
-                f"{self.sampling.value} sampling needs q.",
+                f"{self.sampling.value} sampling needs `q`.",
                 why="The sampling rate L/N decides how much sampling amplifies privacy.",
-                fix="Pass q, the expected batch size over the number of records.",
+                fix="Pass `q`, the expected batch size over the number of records.",
             )
         else:
             self.q = checks.positive("q", checks.probability("q", q), why="With q = 0 no record is ever used.")
@@ -91,7 +91,9 @@ class RunShape:
     def run(self, noise: Schedule | float, *, steps: int | None = None, epochs: int | None = None) -> Event:
         """A whole run of so many steps or epochs, with one multiplier or a schedule of them over the epochs."""
         if (steps is None) == (epochs is None):
-            raise InputError("The length of the run must be given once.", fix="Pass exactly one of steps and epochs.")
+            raise InputError(
+                "The length of the run must be given once.", fix="Pass exactly one of `steps` and `epochs`."
+            )
         schedule = noise if isinstance(noise, Schedule) else Uniform(checks.positive("noise_multiplier", noise))
         if schedule.tick is not None:
             raise InputError(
@@ -105,7 +107,7 @@ class RunShape:
             raise InputError(
                 "A reshuffled run is counted in epochs, not steps.",
                 why="Every record meets one batch per epoch, so privacy is spent per epoch.",
-                fix="Pass epochs.",
+                fix="Pass `epochs`.",
             )
         steps = checks.count("steps", steps)
         if isinstance(schedule, Uniform):

@@ -181,7 +181,7 @@ def _plan(epsilon: float | None, noise_multiplier: float | None, delta: float, *
         return plan_for(epsilon=1.0 if epsilon is None else epsilon, delta=delta, **shape)
     if epsilon is not None:
         raise InputError(
-            "Both epsilon and noise_multiplier were given.", why="One follows from the other.", fix="Give one."
+            "Both `epsilon` and `noise_multiplier` were given.", why="One follows from the other.", fix="Give one."
         )
     return Plan.of_noise(
         noise=checks.positive("noise_multiplier", noise_multiplier, why="Without noise nothing is claimed."), **shape

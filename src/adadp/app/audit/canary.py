@@ -56,7 +56,7 @@ class Canary(Experiment):
         if others > len(features):
             raise InputError(
                 f"The data set {self.data} has {len(features)} records to put beside the canary, not {others}.",
-                fix=f"Pass records <= {len(features) + 1}.",
+                fix=f"Pass `records` <= {len(features) + 1}.",
             )
         canary, label = _canary(features.shape[1])
         flagged = torch.cat([features[:others], torch.zeros(others, 1)], dim=1)

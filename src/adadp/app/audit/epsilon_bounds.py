@@ -185,7 +185,7 @@ def _confidence(value: object) -> float:
     number = checks.probability("confidence", value, why="It is the probability with which the bound holds.")
     if not 0 < number < 1:
         raise InputError(
-            f"confidence must lie strictly between 0 and 1, got {number:g}.", fix="Pass 0.95, for example."
+            f"`confidence` must lie strictly between 0 and 1, got {number:g}.", fix="Pass 0.95, for example."
         )
     return number
 

@@ -139,7 +139,7 @@ def run_trials(
     trials = checks.count("trials", trials, minimum=2, why="One half of them chooses, the other half measures.")
     seed = checks.count("seed", seed, minimum=0)
     if trials >= _SEEDS or seed >= 2**62 // _SEEDS:
-        raise InputError("trials or seed is too large.", fix="Pass trials below 2**32 and a seed below 2**30.")
+        raise InputError("`trials` or `seed` is too large.", fix="Pass `trials` below 2**32 and a `seed` below 2**30.")
     everybody = experiment.records(subject.plan.records)
     others = tuple(column[:-1] for column in everybody)
     scores: list[Floats] = []

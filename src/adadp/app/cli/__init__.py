@@ -5,7 +5,6 @@ Heavy imports (numpy, scipy, matplotlib, rich, torch) happen inside the commands
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import click
@@ -15,6 +14,7 @@ from adadp.app.cli.accounting import calibrate, delta, epsilon
 from adadp.app.cli.audit import audit
 from adadp.app.cli.data import data
 from adadp.app.cli.ledger import ledger
+from adadp.app.cli.options import spelling
 from adadp.app.cli.plan import plan
 from adadp.app.cli.predict import evaluate, predict
 from adadp.app.cli.report import report
@@ -22,6 +22,8 @@ from adadp.app.cli.train import train, verify
 from adadp.app.cli.tune import tune
 from adadp.errors import AdaDPError
 from adadp.registry import Registry
+
+_MORE = "More"
 
 
 class _BadInput(click.ClickException):
@@ -36,36 +38,22 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except AdaDPError as error:
             command = self.get_command(ctx, ctx.invoked_subcommand or "") or self
-            parts = (error.what, error.why, in_flags(error.fix, command))
-            raise _BadInput("\n  ".join(part for part in parts if part)) from error
+            raise _BadInput("\n  ".join(error.parts(spelling(command, ctx)))) from error
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            short = command.get_short_help_str(formatter.width - 6 - max(map(len, self.commands)))
+            sections.setdefault(getattr(command, "section", _MORE), []).append((name, short))
+        for title in sorted(sections, key=_MORE.__eq__):
+            with formatter.section(title):
+                formatter.write_dl(sections[title])
 
 
-_ASKED = re.compile(r"\b(?:pass|give|leave|say) .*?(?=[.:;](?:\s|$)|$)", re.IGNORECASE | re.DOTALL)
-"""What an advice asks for: from a verb to the end of its clause."""
-_WORD = re.compile(r"(?<![\w./:-])[a-z_]+(?![\w(-]|\.\w| ?=)")
-"""A word that is no piece of a path or of Python, such as ``plan.event()`` or ``epsilon=2``."""
-_BEFORE = re.compile(r"(?:\b(?:pass|give|leave|leave out|one of|as|or|and|with|neither|nor) |, )$", re.IGNORECASE)
-"""What stands before a setting of one word; in "a larger batch" it is plain English."""
-_NOT_AFTER = re.compile(r" (?:of|in|the)\b| as \(")
-"""What does not stand after one: "records of shape", "plan the run" and "data as (features, labels)" name none."""
-
-
-def in_flags(advice: str, command: click.Command) -> str:
-    """``advice``, which names settings as Python does, with the options of ``command`` in their place."""
-    options = [option for each in command.params for option in each.opts if option.startswith("--")]
-    flags = {option[2:].replace("-", "_"): option for option in options}
-
-    def flag(word: re.Match[str]) -> str:
-        name, before, after = word[0], word.string[: word.start()], word.string[word.end() :]
-        meant = "_" in name or (before[-1:], after[:1]) == ("(", ")")
-        if name != "out":  # "leave out" and "leave it out" name no folder
-            meant = meant or (_BEFORE.search(before) is not None and _NOT_AFTER.match(after) is None)
-        return flags.get(name, name) if meant else name
-
-    return _ASKED.sub(lambda asked: _WORD.sub(flag, asked[0]), advice)
-
-
-_OURS = (plan, train, tune, verify, predict, evaluate, data, epsilon, delta, calibrate, ledger, report, audit)
+_OURS = (train, tune, plan, predict, evaluate, verify, report, audit, ledger, epsilon, delta, calibrate, data)
 _COMMANDS: Registry[click.Command] = Registry(
     "command",
     {str(each.name): each for each in _OURS},

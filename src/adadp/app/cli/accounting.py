@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from adadp import checks
+from adadp.app.cli.options import section
 from adadp.errors import AccountingError, AdaDPError, EventError, InputError
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def _run_options(*samplings: str) -> Callable[[_Command], _Command]:
     return decorate
 
 
+@section("Budget")
 @click.command()
 @_run_options(*_SAMPLINGS, "all")
 @click.option("--delta", required=True, type=float, help="Target delta, well below 1 / number of records.")
@@ -126,6 +128,7 @@ def epsilon(
         click.echo(f"wrote {path}", err=True)
 
 
+@section("Budget")
 @click.command()
 @_run_options(*_SAMPLINGS)
 @click.option("--epsilon", required=True, type=float, help="Target epsilon.")
@@ -138,6 +141,7 @@ def delta(epsilon: float, accountant: str, as_json: bool, **run: Any) -> None:
     _print(rows, accountant, as_json, "delta", f"at epsilon {epsilon:g}")
 
 
+@section("Budget")
 @click.command()
 @_run_options(*_SAMPLINGS)
 @click.option(

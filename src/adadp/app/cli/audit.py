@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from adadp.app.cli.options import section
+
 if TYPE_CHECKING:
     from adadp.app.audit import Audit
 
 
+@section("Trust")
 @click.command()
 @click.argument("method")
 @click.option("--trials", type=int, default=1000, show_default=True, help="Runs with the record, and as many without.")

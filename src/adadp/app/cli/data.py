@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from adadp.app.cli.options import section
 from adadp.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
+@section("Data")
 @click.group()
 def data() -> None:
     """Data sets and weights: which there are, what they are, and getting them."""

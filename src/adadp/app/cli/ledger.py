@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from adadp import checks
+from adadp.app.cli.options import section
 from adadp.errors import AccountingError, AdaptiveEvent, LedgerError
 from adadp.events import describe, to_json
 from adadp.ledger import LedgerRecord, read_ledger
@@ -16,6 +17,7 @@ from adadp.ledger import LedgerRecord, read_ledger
 _NOISE = {True: "computed from a seed: a rehearsal", False: "secret", None: "the ledger does not say"}
 
 
+@section("Trust")
 @click.group()
 def ledger() -> None:
     """Look at the record of releases, or check that it holds."""

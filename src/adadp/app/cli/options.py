@@ -1,165 +1,97 @@
-"""The options of a training run, shared by the commands that start one and those that only look ahead."""
+"""The options of a training run, made from the settings of ``TrainConfig``, and help in sections."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from adadp.app.config import TrainConfig
+from adadp.app.config import GROUPS, TrainConfig, read_toml
+from adadp.app.settings import Setting, flag_of, settings_of
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Command = TypeVar("_Command", bound=click.Command)
 
-_NUMBER_OR_AUTO = ("chunk_size", "batch_size", "steps", "epochs")
+_OTHER = "Other"
+_GROUPS = dict.fromkeys(("--out", "--resume", "--config"), GROUPS[0]) | dict.fromkeys(("--json", "--help"), _OTHER)
+"""Where options that are no settings are shown."""
+_FILE_KEYS = "adadp.file_keys"
 
 
-def config_options(command: _Command) -> _Command:
-    """One option per field of ``TrainConfig``, in the order people look for them."""
-    for option in reversed(
-        [
-            click.option(
-                "--data",
-                help="Data set: cancer, mnist, ... (adadp data list); or yours: table:FILE, npz:FILE, images:DIR.",
-            ),
-            click.option("--target", help="For table: the column to learn.  [default: as the schema says]"),
-            click.option("--schema", help="For data of your own: what is public about it (adadp data schema)."),
-            click.option("--test-data", help="For data of your own: public records for the accuracy."),
-            click.option(
-                "--input-bound",
-                help="For npz: numbers are brought into [-B, B], or into LOW,HIGH.  [default: 1e6]",
-            ),
-            click.option(
-                "--features",
-                help="Before the network: none, scatter, pca:dim=60, conv-cifar100, efficientnet-lite0:size=128; "
-                "joined by +.  [default: by data; none if --model is given]",
-            ),
-            click.option(
-                "--model",
-                help="Network: linear, mlp:1000, cnn-tanh, ..., or module:function.  [default: by data and features]",
-            ),
-            click.option(
-                "--method",
-                help="How to train: adadp, dpsgd, dpsgd-momentum, agd, dpopt, adal, adan, adadp-published.  "
-                "[default: adadp]",
-            ),
-            click.option(
-                "--epsilon", type=float, help="Target epsilon; the noise follows. Or give --noise-multiplier."
-            ),
-            click.option("--rho", type=float, help="Target rho of zCDP instead, for reshuffled or full-batch runs."),
-            click.option(
-                "--noise-multiplier", type=float, help="Noise multiplier; epsilon follows. Or give --epsilon."
-            ),
-            click.option(
-                "--noise-schedule",
-                help="Noise over the epochs: exp:k=0.1 lands on the budget; exp:s0=10 has k solved; exp:s0=10,k=0.01 "
-                "runs as long as the budget lasts; validation:s0=10,k=0.7 follows looks. Shapes: uniform, time, exp, "
-                "step, poly, piecewise:0=10,20=5; start=, stop= for a window.",
-            ),
-            click.option(
-                "--delta", type=float, help="Target delta, well below 1 / number of records.  [default: by data]"
-            ),
-            click.option("--epochs", help="Length in epochs; auto: as the budget allows.  [default: by data]"),
-            click.option("--steps", help="Length in steps instead; auto: by epsilon."),
-            click.option(
-                "--batch-size", help="Expected records per step; auto: by epsilon, delta and N.  [default: by data]"
-            ),
-            click.option("--batch-size-schedule", help="Records per step over the epochs: piecewise:0=600,20=1200."),
-            click.option("--clip-norm", type=float, help="l2 bound of one record's gradient.  [default: by data]"),
-            click.option(
-                "--clip-norm-schedule",
-                help="Bound over the epochs: poly:k=1,s_end=0.5,period=10, relative to --clip-norm.",
-            ),
-            click.option(
-                "--keep-noise/--no-keep-noise",
-                default=None,
-                help="While the bound changes the noise keeps its size, or its ratio to it.  [default: by method]",
-            ),
-            click.option(
-                "--clip-rule", help="flat, per-layer, automatic, quantile, or in full: 'automatic:1,gamma=0.01'."
-            ),
-            click.option("--lr", type=float, help="Learning rate.  [default: by data]"),
-            click.option("--lr-schedule", help="Rate over the epochs: poly:s0=0.1,k=1,s_end=0.052,period=10."),
-            click.option(
-                "--optimizer",
-                type=click.Choice(["sgd", "adam", "adamw", "adambc", "rms"]),
-                help="[default: by data]",
-            ),
-            click.option("--momentum", type=float, help="For sgd.  [default: 0]"),
-            click.option("--weight-decay", type=float, help="[default: 0]"),
-            click.option("--ema", type=float, help="Average the weights, keeping this share.  [default: no average]"),
-            click.option("--sampling", type=click.Choice(["poisson", "fixed", "reshuffle"]), help="[default: poisson]"),
-            click.option(
-                "--neighbours",
-                type=click.Choice(["add-remove", "replace-one", "zero-out"]),
-                help="What the guarantee compares.  [default: by sampling]",
-            ),
-            click.option("--accountant", help="Which accountant certifies.  [default: pld]"),
-            click.option(
-                "--seed",
-                type=int,
-                help="Makes a rehearsal: repeatable, and not private, as the seed gives the noise away.  "
-                "[default: secure randomness]",
-            ),
-            click.option(
-                "--arithmetic",
-                type=click.Choice(["fast", "exact"]),
-                help="exact: one record at a time, in whole numbers; slow, but proved with rounding.  [default: fast]",
-            ),
-            click.option("--chunk-size", help="Records processed at once, or auto.  [default: auto]"),
-            click.option("--memory-limit-mb", type=int, help="For --chunk-size auto.  [default: 1024]"),
-            click.option("--device", help="cpu, cuda or cuda:1.  [default: cpu]"),
-            click.option("--threads", type=int, help="Threads of PyTorch.  [default: all cores]"),
-            click.option(
-                "--evaluate-every", type=int, help="Epochs between looks at the test set.  [default: end only]"
-            ),
-            click.option(
-                "--checkpoint-every", type=int, help="Steps between checkpoints.  [default: a tenth of the run]"
-            ),
-            click.option(
-                "--tensorboard/--no-tensorboard",
-                default=None,
-                help="Also write what is logged for TensorBoard, into OUT/tensorboard.  [default: no]",
-            ),
-            click.option("--validation", type=int, help="Training records kept aside for a validation schedule."),
-            click.option(
-                "--validation-public",
-                is_flag=True,
-                default=None,
-                help="These records are public: looks at them cost nothing.",
-            ),
-            click.option("--validation-data", help="For data of your own: public validation records."),
-            click.option("--records", type=int, help="A public number in place of the exact size of the data."),
-            click.option(
-                "--searched", type=int, help="Settings tried before this run and not charged; certified as such."
-            ),
-            click.option(
-                "--allow-nonprivate",
-                is_flag=True,
-                default=None,
-                help="Allow a run without privacy: --noise-multiplier 0, or a method that is not private.",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
+def section(title: str) -> Callable[[_Command], _Command]:
+    """Show a command under ``title`` in ``adadp --help``; one without a section is under More."""
+
+    def decorate(command: _Command) -> _Command:
+        command.section = title  # type: ignore[attr-defined]  # commands of other packages need no class of ours
+        return command
+
+    return decorate
+
+
+class RunCommand(click.Command):
+    """A command with the options of a run. Its help has those of most runs first, then those of ``own``, its own."""
+
+    def __init__(self, *args: Any, params: Sequence[click.Parameter] = (), own: str = "", **attributes: Any) -> None:
+        attributes["params"] = [*options_of(TrainConfig), *params]
+        super().__init__(*args, **attributes)
+        self._groups = {flag_of(each.name): each.group for each in settings_of(TrainConfig).values()} | _GROUPS
+        self._own = own
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            if record is not None:
+                sections.setdefault(self._groups.get(each.opts[-1], self._own), []).append(record)
+        for name in dict.fromkeys((GROUPS[0], self._own, *GROUPS[1:], _OTHER)):
+            if name in sections:
+                with formatter.section(name):
+                    formatter.write_dl(sections[name])
+
+
+def _number_or_text(value: str) -> int | str:
+    return int(value) if value.isdigit() else value  # text other than auto is refused by the configuration
+
+
+def options_of(config: type) -> list[click.Option]:
+    """One option for every setting that ``config`` declares."""
+    return [_option(each) for each in settings_of(config).values()]
+
+
+def _option(each: Setting) -> click.Option:
+    flags = flag_of(each.name) + (f"/{flag_of('no_' + each.name)}" if each.kind is bool else "")
+    kind: Any = click.Choice(each.choices) if each.choices else _number_or_text if each.auto else each.kind
+    metavar = "INTEGER|auto" if each.auto else None
+    return click.Option([flags], type=kind, metavar=metavar, default=None, help=each.explained(flag_of))
 
 
 def given_options(flags: dict[str, Any]) -> dict[str, Any]:
     """The fields of a configuration that were given on the command line."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    for name in _NUMBER_OR_AUTO:
-        if name in given and given[name].isdigit():
-            given[name] = int(given[name])
-    return given
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def config_of(given: dict[str, Any], config_file: str | None) -> TrainConfig:
     """The configuration with the fields in ``given``, which win over those of the TOML file, if there is one."""
-    from adadp.app.config import TrainConfig  # noqa: PLC0415  # `adadp --help` must not wait for it
+    values = {} if config_file is None else read_toml(Path(config_file))
+    name_as_in_file(key for key in values if key not in given)
+    return TrainConfig.from_dict(values, **given)
 
-    if config_file is None:
-        return TrainConfig.from_dict(given)
-    return TrainConfig.from_toml(Path(config_file), **given)
+
+def name_as_in_file(keys: Iterable[str]) -> None:
+    """Let errors call these settings by their keys in a file, where the user wrote them, and not by their options."""
+    click.get_current_context().meta[_FILE_KEYS] = set(keys)
+
+
+def spelling(command: click.Command, ctx: click.Context) -> Callable[[str], str]:
+    """How the settings of ``command`` are spelled: as options, or as the keys of the file they are in."""
+    flags = {option[2:].replace("-", "_"): option for option in _options(command)}
+    keys = ctx.meta.get(_FILE_KEYS, ())
+    return lambda name: name if name in keys else flags.get(name, name)
+
+
+def _options(command: click.Command) -> list[str]:
+    """All options of a command and of those under it."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    own = [option for each in command.params for option in each.opts if option.startswith("--")]
+    return own + [option for each in below for option in _options(each)]

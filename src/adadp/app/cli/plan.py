@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adadp.app.cli.options import config_of, config_options, given_options
+from adadp.app.cli.options import RunCommand, config_of, given_options, section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from adadp.app.report.preview import Outlook
 
 
-@click.command()
-@config_options
+@section("Train")
+@click.command(cls=RunCommand, own="What is shown")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
 @click.option("--beside", multiple=True, metavar="SCHEDULE", help="Another noise schedule to compare with; repeatable.")
 @click.option("--all", "every", is_flag=True, help="Every epoch.  [default: about 20 of them]")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from adadp.app.cli.options import section
 from adadp.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from adadp.app.runs import ClassCounts
 
 
+@section("Train")
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--input", "source", required=True, type=click.Path(), help="Records like those it was trained on.")
@@ -55,6 +57,7 @@ def predict(folder: str, source: str, output: str | None, as_json: bool) -> None
         click.echo(f"{len(probabilities)} records, written to {output}.", err=True)
 
 
+@section("Train")
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option(

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import click
 
+from adadp.app.cli.options import section
 
+
+@section("Trust")
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--out", type=click.Path(dir_okay=False), help="File to write.  [default: report.html in FOLDER]")

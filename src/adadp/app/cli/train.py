@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adadp.app.cli.options import config_of, config_options, given_options
+from adadp.app.cli.options import RunCommand, config_of, given_options, section
 from adadp.app.cli.progress import feature_bar, training_bar
+from adadp.app.settings import flag_of
 from adadp.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from adadp.app.train import TrainResult
 
 
-@click.command()
-@config_options
+@section("Train")
+@click.command(cls=RunCommand)
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the model, certificate, ledger, metrics.")
-@click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
 @click.option("--resume", type=click.Path(file_okay=False), help="Resume the run in this folder.")
+@click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
 def train(out: str | None, config_file: str | None, resume: str | None, as_json: bool, **flags: Any) -> None:
     """Train a model privately, and certify it.
@@ -60,6 +61,7 @@ def train(out: str | None, config_file: str | None, resume: str | None, as_json:
     _show(result, as_json)
 
 
+@section("Trust")
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -103,7 +105,7 @@ def _only_resume(given: dict[str, Any], out: str | None, config_file: str | None
     others = [*given, *(["out"] if out else []), *(["config"] if config_file else [])]
     if others:
         raise InputError(
-            f"--resume was given together with {', '.join('--' + name.replace('_', '-') for name in others)}.",
+            f"--resume was given together with {', '.join(map(flag_of, others))}.",
             why="A run goes on as it was planned and charged; nothing about it can change.",
             fix="Leave the other options out.",
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adadp.app.cli.options import config_of, config_options, given_options
+from adadp.app.cli.options import RunCommand, config_of, given_options, section
 from adadp.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -26,18 +26,22 @@ _SCORED = ("validation", "validation_public", "validation_data")
 """Options of a training run that here say what the runs are compared on."""
 
 
-@click.command()
-@config_options
+@section("Train")
+@click.command(cls=RunCommand, own="Search")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
 @click.option(
     "--grid", multiple=True, metavar="NAME=VALUES", help="lr=0.05,0.1; with | between values that hold commas."
 )
 @click.option("--settings", type=click.Path(dir_okay=False), help="TOML file with a [[setting]] for each.")
-@click.option("--by", type=click.Choice(["repeat", "parts", "gupta"]), default="repeat", show_default=True, help="How.")
+@click.option(
+    "--by", type=click.Choice(["repeat", "parts", "gupta"]), default="repeat", show_default=True, help="How to search."
+)
 @click.option("--law", type=click.Choice(["poisson", "tnb"]), help="Law of the number of runs.  [default: poisson]")
 @click.option("--eta", type=float, help="For --law tnb: -1 < eta; 0 logarithmic, 1 geometric.  [default: 1]")
 @click.option("--runs", type=float, help="Mean number of runs.  [default: 10]")
-@click.option("--score-sigma", type=float, help="Noise of private scores, in records.  [default: the least possible]")
+@click.option(
+    "--score-noise-multiplier", type=float, help="Noise of private scores, in records.  [default: the least possible]"
+)
 @click.option("--select-epsilon", type=float, help="By parts: epsilon of the choice.  [default: --epsilon]")
 @click.option("--plan", "only_plan", is_flag=True, help="Say what it would do and cost. Reads no data.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the chosen run.")
@@ -51,7 +55,7 @@ def tune(  # noqa: PLR0917
     law: str | None,
     eta: float | None,
     runs: float | None,
-    score_sigma: float | None,
+    score_noise_multiplier: float | None,
     select_epsilon: float | None,
     only_plan: bool,
     out: str | None,
@@ -83,7 +87,7 @@ def tune(  # noqa: PLR0917
         return
     from adadp.app import selection
 
-    options = scored | {"by": by, "score_sigma": score_sigma, "select_epsilon": select_epsilon}
+    options = scored | {"by": by, "score_noise_multiplier": score_noise_multiplier, "select_epsilon": select_epsilon}
     options["law"] = None if by == "parts" and (law, eta, runs) == (None, None, None) else _law(law, eta, runs)
     if only_plan:
         _show_plan(selection.planned(base, chosen, **options), as_json)
@@ -94,7 +98,7 @@ def tune(  # noqa: PLR0917
 
 
 def _named(values: dict[str, Any]) -> dict[str, Any]:
-    names = ("config_file", "grid", "settings", "law", "eta", "runs", "score_sigma", "select_epsilon", "out")
+    names = ("config_file", "grid", "settings", "law", "eta", "runs", "score_noise_multiplier", "select_epsilon", "out")
     return {name: values[name] for name in (*names, "only_plan")}
 
 

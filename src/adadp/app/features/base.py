@@ -78,7 +78,7 @@ class ReleasedStage(Stage):
             raise InputError(
                 f"The noise of {self.name} is not given.",
                 why="Without a target epsilon nothing says how much of it is affordable.",
-                fix=f"Give it noise_multiplier, as in {self.name}:noise_multiplier=16, or pass epsilon.",
+                fix=f"Give it noise_multiplier, as in {self.name}:noise_multiplier=16, or pass `epsilon`.",
             )
         return self.noise_multiplier
 

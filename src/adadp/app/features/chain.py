@@ -70,7 +70,7 @@ def raw_bound(stages: tuple[Stage, ...], declared: object) -> nn.Module:
     if stages and isinstance(stages[0], Bounds):
         if declared is not None:
             raise InputError(
-                "input_bound is given together with the features bounds.",
+                "`input_bound` is given together with the features bounds.",
                 why="These find the ranges of the columns by themselves.",
                 fix="Leave one of them out.",
             )

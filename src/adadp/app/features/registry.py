@@ -14,7 +14,7 @@ from adadp.app.features.pca import Pca
 from adadp.app.features.private_bounds import Bounds
 from adadp.app.features.scattering import Scattering
 from adadp.app.features.standardise import Standardise
-from adadp.errors import InputError
+from adadp.errors import InputError, within
 
 NONE = "none"
 
@@ -96,6 +96,7 @@ def _stage(text: str) -> Stage:
         except (ValueError, KeyError):
             raise InputError(f"{option}={value} of {name} cannot be read.", fix=_KINDS[readers[option]]) from None
     try:
-        return make(**options)
+        with within(text, own_names=True):
+            return make(**options)
     except TypeError:
         raise InputError(f"{text!r} lacks an option.", fix=f"Its options are: {', '.join(readers)}.") from None

@@ -43,7 +43,7 @@ def make_optimizer(
     if make is not None:
         return _checked(make(parameters), parameters)
     if rate is None:
-        raise InputError("No learning rate is given.", fix="Pass lr or lr_schedule.")
+        raise InputError("No learning rate is given.", fix="Pass `lr` or `lr_schedule`.")
     lr = rate.value_at(0)
     if config.optimizer in (None, "sgd"):
         return torch.optim.SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay)

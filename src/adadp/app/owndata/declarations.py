@@ -8,7 +8,7 @@ from typing import Any
 
 from adadp import checks
 from adadp.app.owndata.columns import Category, Column, Hashed, Ignored, Number
-from adadp.errors import InputError
+from adadp.errors import InputError, within
 
 LARGEST_BUCKETS = 65_536
 
@@ -22,10 +22,8 @@ _KINDS = 'Write kind = "number" with low and high, kind = "category" with values
 
 def parse_column(name: str, values: object) -> Column:
     """The column ``name``; an error inside says which column it is."""
-    try:
+    with within(f"Column {name!r}"):
         return _column(values)
-    except InputError as error:
-        raise InputError(f"Column {name!r}: {error.what}", why=error.why, fix=error.fix) from error
 
 
 def _column(values: object) -> Column:

@@ -64,10 +64,10 @@ def load_own(
     kind, path = _split(data)
     test_path = _test_path(test_data, kind, path)
     if target is not None and kind != "table":
-        raise InputError(f"{data} has no columns, so target means nothing.", fix="Leave target out.")
+        raise InputError(f"{data} has no columns, so `target` means nothing.", fix="Leave `target` out.")
     if input_bound is not None and kind != "npz":
         raise InputError(
-            f"input_bound was given, and {data} needs none.",
+            f"`input_bound` was given, and {data} needs none.",
             why="It would be ignored: columns have the low and high of the schema, and pixels lie between 0 and 1.",
             fix="Leave it out; for a table, write low and high into the schema.",
         )
@@ -184,12 +184,12 @@ def _table_schema(path: FilePath, target: str | None, file: Path | None) -> Sche
             f"The table {path} needs a schema.",
             why="What columns mean, their ranges and the classes must be declared; read from the data they would be a "
             "release.",
-            fix=f"Run adadp data schema {path} > schema.toml, fill it in, and pass --schema schema.toml.",
+            fix=f"Run adadp data schema {path} > schema.toml, fill it in, and pass it as `schema`.",
         )
     schema = load_schema(file).for_kind("table")
     if target is not None and schema.target not in (None, target):
         raise InputError(
-            f"target is {target!r}, and the schema {file} says {schema.target!r}.",
+            f"`target` is {target!r}, and the schema {file} says {schema.target!r}.",
             why="Its classes belong to one of the two.",
             fix="Leave one of them out.",
         )
@@ -240,5 +240,5 @@ def _one_test(test_path: FilePath | None, inside: str | None) -> None:
         raise InputError(
             f"There are two test sets: {inside}, and {test_path} is given.",
             why="It is not known which is meant.",
-            fix="Leave test_data out, or take the other one away.",
+            fix="Leave `test_data` out, or take the other one away.",
         )

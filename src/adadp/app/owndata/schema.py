@@ -44,7 +44,7 @@ from typing import Any
 from adadp import checks
 from adadp.app.owndata.columns import Column
 from adadp.app.owndata.declarations import different_texts, parse_column, refuse_unknown
-from adadp.errors import InputError
+from adadp.errors import InputError, within
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -103,10 +103,8 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
         raise InputError(
             f"The schema {path} is not TOML: {error}.", fix='Write one declaration per line, like kind = "number".'
         ) from error
-    try:
+    with within(f"In the schema {path}"):
         return parse_schema(values)
-    except InputError as error:
-        raise InputError(f"In the schema {path}: {error.what}", why=error.why, fix=error.fix) from error
 
 
 def parse_schema(values: Mapping[str, Any]) -> Schema:

@@ -48,21 +48,21 @@ def check_base(base: TrainConfig) -> None:
     """Refuse a base configuration that no search can have."""
     if base.epsilon is None:
         raise InputError(
-            "A search needs epsilon.",
+            "A search needs `epsilon`.",
             why="It is what the whole search may cost; the noise of its runs follows from it.",
-            fix="Pass epsilon, and neither noise_multiplier nor rho.",
+            fix="Pass `epsilon`, and neither `noise_multiplier` nor `rho`.",
         )
     if base.allow_nonprivate:
-        raise InputError("allow_nonprivate is given.", why="The best of runs without privacy has none.")
+        raise InputError("`allow_nonprivate` is given.", why="The best of runs without privacy has none.")
     if base.evaluate_every is not None:
         raise InputError(
-            "evaluate_every is given.",
+            "`evaluate_every` is given.",
             why="A search looks at the test set once, in the end, at the model it has chosen.",
             fix="Leave it out.",
         )
     if base.tensorboard:
         raise InputError(
-            "tensorboard is given.",
+            "`tensorboard` is given.",
             why="What the runs of a search did on their way is not released, only the one it chose.",
             fix="Leave it out.",
         )
@@ -99,7 +99,7 @@ def for_repeat(
         raise InputError(
             f"The accountant {base.accountant} was asked for.",
             why="The best of a random number of runs is accounted for by rdp.",
-            fix="Leave accountant out.",
+            fix="Leave `accountant` out.",
         )
     base = base.replace(accountant="rdp")
     share = epsilon_of_one_run(base, law)
@@ -175,7 +175,7 @@ def _filled(base: TrainConfig, setting: Setting, epsilon: float) -> TrainConfig:
         )
     whole = resolve(config.replace(epsilon=epsilon)).config
     if whole.epochs == AUTO or (whole.epochs is None and whole.steps is None):
-        raise InputError("The length of a run is not given.", fix="Pass epochs or steps.")
+        raise InputError("The length of a run is not given.", fix="Pass `epochs` or `steps`.")
     return whole
 
 

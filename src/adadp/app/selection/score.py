@@ -47,15 +47,18 @@ def scoring_for(
         raise InputError(
             "A search needs records to compare its runs on, once.",
             why="On those that a run has trained on, the one that remembers most looks best.",
-            fix="Pass validation, how many of the training records to keep aside, or validation_data, a public file.",
+            fix="Pass `validation`, how many training records to keep aside, or `validation_data`, a public file.",
         )
     if noise_multiplier is not None and (public or file is not None):
-        raise InputError("The validation records are public, and score_sigma gives noise for private ones.")
+        raise InputError(
+            "The validation records are public, and `score_noise_multiplier` gives noise for private ones.",
+            fix="Leave it out.",
+        )
     if file is not None:
         if not is_own(base.data):
             raise InputError(
-                f"validation_data was given, and {base.data} is a data set of the catalogue.",
-                fix="Pass validation, a number of training records, with validation_public if they are public.",
+                f"`validation_data` was given, and {base.data} is a data set of the catalogue.",
+                fix="Pass `validation`, a number of training records, with `validation_public` if they are public.",
             )
         return Scoring(FILE, file=file)
     size = checks.count("validation", validation, why="So many training records are kept aside for scores.")
@@ -65,9 +68,9 @@ def scoring_for(
     relation = relation_of(base)
     refuse_uncounted(base, relation)
     least = noise_of_score(law, base.epsilon, delta, relation)
-    if noise_multiplier is not None and checks.positive("score_sigma", noise_multiplier) < least:
+    if noise_multiplier is not None and checks.positive("score_noise_multiplier", noise_multiplier) < least:
         raise InputError(
-            f"score_sigma is {noise_multiplier:g}, and the target needs at least {least:g}.",
+            f"`score_noise_multiplier` is {noise_multiplier:g}, and the target needs at least {least:g}.",
             why="The records that are scored are protected by this noise alone.",
             fix="Leave it out, or pass more.",
         )

@@ -39,7 +39,7 @@ def planned(
     validation: int | None = None,
     validation_public: bool = False,
     validation_data: str | None = None,
-    score_sigma: float | None = None,
+    score_noise_multiplier: float | None = None,
     select_epsilon: float | None = None,
     records: int | None = None,
 ) -> Search:
@@ -57,7 +57,7 @@ def planned(
     what differs where it must not              InputError
     no records to score on; too many of them    InputError
     options of the other way (``by``)           InputError: an option is never swallowed
-    ``score_sigma``, ``select_epsilon`` for     InputError
+    ``score_noise_multiplier``, ``select_epsilon`` for     InputError
     more than the target
     ==========================================  ======================================================================
     """
@@ -69,11 +69,15 @@ def planned(
         raise InputError(
             f"The number of records in {base.data} is not given.",
             why="Planning reads no data, and the noise follows from the share of the records that is in a batch.",
-            fix="Pass records, a public number.",
+            fix="Pass `records`, a public number.",
         )
     if by == PARTS:
         _refuse_given(
-            "by parts", law=law, validation=validation, validation_data=validation_data, score_sigma=score_sigma
+            "by parts",
+            law=law,
+            validation=validation,
+            validation_data=validation_data,
+            score_noise_multiplier=score_noise_multiplier,
         )
         search = _by_parts(base, chosen, public, select_epsilon)
     elif by == REPEAT:
@@ -86,7 +90,7 @@ def planned(
             validation=validation,
             public_validation=validation_public,
             file=validation_data,
-            noise_multiplier=score_sigma,
+            noise_multiplier=score_noise_multiplier,
         )
     else:
         raise InputError(f"Unknown way to search {by!r}.", fix="Use repeat or parts.")
@@ -94,7 +98,7 @@ def planned(
     if cost > search.epsilon:
         raise InputError(
             f"The search costs epsilon {cost:.4g} at delta {search.delta:g}, and {search.epsilon:g} was asked for.",
-            fix="Leave select_epsilon out, or pass a smaller one.",
+            fix="Leave `select_epsilon` out, or pass a smaller one.",
         )
     return search
 
@@ -203,9 +207,9 @@ def _refuse_same_file(scored: str | None, test: str | None) -> None:
         and len({os.path.realpath(each.partition(":")[2]) for each in (scored, test)}) == 1
     ):
         raise InputError(
-            "The same file was given as validation_data and as test_data.",
+            "The same file was given as `validation_data` and as `test_data`.",
             why="A setting chosen by these records looks better on them than it is.",
-            fix="Give other public records to test on, or leave test_data out.",
+            fix="Give other public records to test on, or leave `test_data` out.",
         )
 
 
@@ -227,5 +231,5 @@ def _refuse_given(way: str, **options: object) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise InputError(
-            f"{given[0]} was given for a search {way}.", why="It would be ignored.", fix=f"Leave {given[0]} out."
+            f"`{given[0]}` was given for a search {way}.", why="It would be ignored.", fix=f"Leave `{given[0]}` out."
         )

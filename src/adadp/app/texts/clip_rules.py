@@ -8,7 +8,7 @@ from adadp.app.clipping.quantile import QuantileAdaptive
 from adadp.app.texts.parts import find
 from adadp.clipping.base import ClipRule, bound_in_range
 from adadp.clipping.fixed import Automatic, Flat, PerLayer, PerLayerJoint
-from adadp.errors import InputError
+from adadp.errors import InputError, within
 from adadp.registry import Registry
 
 
@@ -77,7 +77,8 @@ def parse_clip_rule(text: str) -> ClipRule:
             )
         else:
             options[option] = _number(number, kind)
-    return _built(kind, text, plain, options)
+    with within(text, own_names=True):
+        return _built(kind, text, plain, options)
 
 
 def _built(kind: type[ClipRule], text: str, plain: list[float], options: dict[str, float]) -> ClipRule:

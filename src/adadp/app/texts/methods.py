@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from adadp.app.methods.adadp import AdaDp
 from adadp.app.texts.parts import find
-from adadp.errors import InputError
+from adadp.errors import InputError, within
 from adadp.methods.base import Method
 from adadp.methods.clipped import DpSgd
 from adadp.registry import Registry
@@ -48,4 +48,5 @@ def parse_method(text: str) -> Method:
             options[option] = type(defaults[option])(value)
         except ValueError:
             raise InputError(f"{option}={value} of {name} cannot be read.", fix=usage) from None
-    return kind(**options)
+    with within(text, own_names=True):
+        return kind(**options)

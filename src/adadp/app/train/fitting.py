@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from inspect import signature
 from numbers import Real
 from typing import Any
 
@@ -23,6 +24,7 @@ from adadp.app.features import (
 from adadp.app.losses import Loss
 from adadp.app.optimizers.building import MakeOptimizer
 from adadp.app.schedules import tabulated
+from adadp.app.settings import refuse_unknown, settings_of
 from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import clip_rule_text
 from adadp.app.texts.methods import method_text, parse_method
@@ -44,105 +46,81 @@ OverEpochs = str | Schedule | Callable[[int], float]
 """A number over the epochs: a schedule, its text, or a function of the epoch, counted from 0."""
 
 
+_COMMAND_LINE_ONLY = {
+    *("data", "model", "clip_rule", "batch_size_schedule", "lr_schedule"),  # other arguments take these, as objects
+    *("target", "schema", "test_data", "validation_data"),  # about files
+    "threads",  # of the process, which is the caller's
+}
+
+
 def fit(
     model: nn.Module,
     data: Data,
     *,
-    epsilon: float | None = None,
-    rho: float | None = None,
-    noise_multiplier: float | None = None,
-    noise_schedule: OverEpochs | None = None,
-    delta: float | None = None,
-    method: str | Method = "adadp",
-    epochs: int | str | None = None,
-    steps: int | None = None,
     batch_size: int | OverEpochs,
-    input_bound: float | tuple[float, float] | None = None,
+    method: str | Method = "adadp",
     features: str | Stage | Sequence[Stage] | None = None,
     clip_norm: float | str | ClipRule = 1.0,
     clip_norm_schedule: OverEpochs | None = None,
-    keep_noise: bool | None = None,
+    noise_schedule: OverEpochs | None = None,
     lr: float | OverEpochs | None = None,
     optimizer: str | MakeOptimizer = "sgd",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    ema: float | None = None,
     loss: str | Loss = "cross-entropy",
     example: Data | None = None,
     test: tuple[Tensor, Tensor] | None = None,
     evaluate: Evaluate | Evaluation | None = None,
     validation: tuple[Tensor, Tensor] | int | None = None,
-    validation_public: bool | None = None,
-    sampling: str = "poisson",
-    neighbours: str | None = None,
-    accountant: str = "pld",
-    public_records: int | None = None,
-    seed: int | None = None,
-    arithmetic: str = "fast",
-    chunk_size: int | str = "auto",
-    device: str = "cpu",
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    evaluate_every: int | None = None,
-    checkpoint_every: int | None = None,
-    tensorboard: bool | None = None,
-    searched: int = 0,
-    allow_nonprivate: bool = False,
     watch: Watch | None = None,
+    **settings: Any,
 ) -> TrainResult:
     """Train ``model`` privately on ``data``, within (``epsilon``, ``delta``) or ``rho``, or with ``noise_multiplier``.
 
-    ``data`` is a tuple of tensors such as (features, labels), or a map-style Dataset. ``loss`` is a name or a function
-    ``loss(model, *batch)`` that returns one number per record. ``batch_size`` has no default: with
-    ``noise_multiplier``, and for how well a model learns, it matters more than any other number. ``clip_norm`` is the
-    l2 bound of one record's gradient or a clip rule. ``features`` is what happens to the first tensor of ``data`` (and
-    of ``test``) before the model sees it, such as ``scatter`` or ``pca:dim=60,noise_multiplier=16``; where its
-    noise_multiplier is left out, its noise is a share of ``epsilon``. The ``model`` of the result takes records as they
-    are in ``data``, and its ``network`` is ``model``.
+    ``settings`` are those of ``adadp train`` by their names: ``epsilon=2, delta=1e-5, epochs=5``. docs/training.md has
+    the table. An argument that would be ignored is refused.
 
-    Every floating-point number of a record is brought into ``input_bound``, B for [-B, B] or (low, high), before the
-    model sees it, and NaN becomes the middle of it: in training, on ``test``, and in the ``model`` of the result. It is
-    public: choose it from what the numbers mean. Without one it is [-1e6, 1e6]. Labels, the last part of ``data``, are
-    brought into [-1e6, 1e6] in any case.
-
-    Before it sees a record of ``data``, the model is looked over with probe records. ``example`` are two or more
-    public records to take instead, in the form of ``data``, for models that only take sensible ones.
+    ``data``        a tuple of tensors such as (features, labels), or a map-style Dataset
+    ``batch_size``  expected records per step, without a default: it matters more than any other number
+    ``method``      how a batch becomes a gradient: its text, such as ``adadp:power=0.5``, or a ``Method``
+    ``features``    what happens to the first tensor of ``data`` (and of ``test``) before the model sees it: the text of
+                    stages, or stages. Where noise is needed and none is given, it is a share of ``epsilon``
+    ``clip_norm``   the l2 bound of one record's gradient, or a clip rule
+    ``optimizer``   a name, or a function that makes one from the list of trained parameters; it keeps its own learning
+                    rate unless ``lr`` is given
+    ``loss``        a name, or a function ``loss(model, *batch)`` that returns one number per record
+    ``example``     two or more public records in the form of ``data`` to look the model over with, where it does not
+                    take probe records
+    ``test``        public (features, labels) for an accuracy; refused if many of them are training records
+    ``evaluate``    a function of the model that returns a number from public data, or an ``Evaluation`` with a name
+    ``validation``  for a noise schedule that follows looks: public (features, labels), or how many of ``data`` to keep
+                    aside, which are private unless ``validation_public``
+    ``out``         folder to keep the run in; ``resume=True`` goes on with the run that is there, given the same data,
+                    model and arguments
+    ``watch``       a function that is called with the status of the run
 
     ``noise_schedule``, ``clip_norm_schedule``, ``lr`` and ``batch_size`` may change over the epochs: a schedule, its
-    text like ``exp:k=0.1``, or any function of the epoch, which is asked once for each of ``epochs`` epochs. The noise
-    is scaled so that the run lands on its budget; docs/schedules.md has all that can be left open.
-    ``clip_norm_schedule`` is relative to ``clip_norm``; with ``keep_noise`` the noise does not follow the bound. For a
-    noise schedule ``validation:...`` there is ``validation``: public records to look at, or how many of ``data`` to
-    keep aside, which are private unless ``validation_public``.
+    text like ``exp:k=0.1``, or any function of the epoch, which is asked once for each of ``epochs`` epochs.
 
-    ``method`` is how a batch becomes a gradient: ``adadp`` (with options, ``adadp:power=0.5``), ``dpsgd``, or another
-    one of ``adadp.methods``. One that is not private runs only with ``allow_nonprivate``, and its certificate says so.
-
-    ``optimizer`` is sgd, adam, adamw, adambc, rms, or a function that makes any other from the list of trained
-    parameters; such an optimizer keeps its own learning rate unless ``lr`` is given. With ``ema``, such as 0.99, the
-    model that is judged, certified and returned has an exponential average of the weights. ``seed`` None is secure
-    randomness.
-    ``arithmetic`` exact computes every record by itself and adds whole numbers: what one record can change is then
-    proved, rounding included, and a step takes many times as long (docs/arithmetic.md).
-    ``public_records`` is used in place of ``len(data)`` where the exact number must stay hidden. ``evaluate(model)``
-    returns a number from public data, which is shown under the name of the function; with ``Evaluation(function,
-    "AUC", 0, 1)`` in its place under a name and with a range of its own. Only what ``test`` gives is an accuracy; it is
-    refused if many of its records are training records.
-
-    With ``out`` the run is kept in a folder, and ``resume=True`` goes on with the one that is there, given the same
-    data, model and arguments; with ``tensorboard`` too, what is logged in the folder is also written for TensorBoard.
+    Every floating-point number of a record is brought into ``input_bound``, B for [-B, B] or (low, high), before the
+    model sees it, and NaN becomes the middle of it: in training, on ``test``, and in the ``model`` of the result, which
+    takes records as they are in ``data``; its ``network`` is ``model``.
     """
+    refuse_unknown(settings, [*signature(fit).parameters, *SETTINGS])
     make = None if isinstance(optimizer, str) else optimizer
     _check_objects(make=make, evaluate=evaluate, watch=watch, out=out, resume=resume)
-    _refuse_ignored("evaluate_every", evaluate_every, "nothing is evaluated", "test or evaluate", test, evaluate)
+    given, epochs = settings.get, settings.get("epochs")
+    _refuse_ignored(
+        "evaluate_every", given("evaluate_every"), "nothing is evaluated", "test or evaluate", test, evaluate
+    )
     if example is not None and features is not None:
         raise InputError(
             "example is given together with features.",
             why="The model sees features, and any number is a sensible one.",
             fix="Leave example out.",
         )
-    _refuse_ignored("checkpoint_every", checkpoint_every, "nothing is saved", "out", out)
-    if make is not None and weight_decay:
+    _refuse_ignored("checkpoint_every", given("checkpoint_every"), "nothing is saved", "out", out)
+    if make is not None and given("weight_decay"):
         raise InputError(
             "weight_decay is given together with an optimizer of your own.",
             why="It would be ignored.",
@@ -165,44 +143,20 @@ def fit(
     kept = validation if isinstance(validation, int) else None
     config = TrainConfig(
         data="python",
-        input_bound=input_bound,  # type: ignore[arg-type]  # kept as text
         features=features if features is None or isinstance(features, str) else features_text(stages),
         model="python",
         method=method_text(asked),
-        epsilon=epsilon,
-        rho=rho,
-        noise_multiplier=noise_multiplier,
         noise_schedule=_schedule("noise_schedule", noise_schedule, epochs, plain="noise_multiplier"),
-        delta=delta,
-        epochs=epochs,
-        steps=steps,
         batch_size=batch_size if batch_size is None else checks.count("batch_size", batch_size),
         batch_size_schedule=batch_size_schedule,
         clip_norm=None if rule else clip_norm,  # type: ignore[arg-type]  # a number: a rule is text here
         clip_norm_schedule=clips,
-        keep_noise=keep_noise,
         clip_rule=rule or "flat",
         lr=rate,
         lr_schedule=rate_schedule,
         optimizer=optimizer if isinstance(optimizer, str) else "python",
-        momentum=momentum,
-        weight_decay=weight_decay,
-        ema=ema,
-        sampling=sampling,
-        neighbours=neighbours,
-        accountant=accountant,
-        seed=seed,
-        arithmetic=arithmetic,
-        chunk_size=chunk_size,
-        device=device,
         validation=kept,
-        validation_public=validation_public,
-        records=public_records if public_records is None else checks.count("public_records", public_records),
-        evaluate_every=evaluate_every,
-        checkpoint_every=checkpoint_every,
-        tensorboard=tensorboard,
-        searched=searched,
-        allow_nonprivate=allow_nonprivate,
+        **settings,
     )
     if any(stage.noise_multiplier is None for stage in released_stages(stages)):
         stages = with_release_noise(stages, config)
@@ -218,12 +172,12 @@ def fit(
         values, *others = tensors_of_data(data)
         shape = tuple(values.shape[1:])
         alone = config.arithmetic == "exact"
-        data = (extract(fixed, bound(values), part="train", device=device, alone=alone), *others)
+        data = (extract(fixed, bound(values), part="train", device=config.device, alone=alone), *others)
         for name, each in (("test", test), ("validation", looked_at)):
             if each is not None:
                 check_pair(each, name)
         test, looked_at = (
-            None if each is None else (extract(fixed, bound(each[0]), part="test", device=device), each[1])
+            None if each is None else (extract(fixed, bound(each[0]), part="test", device=config.device), each[1])
             for each in (test, looked_at)
         )
     return train(
@@ -242,6 +196,10 @@ def fit(
         input_shape=shape,
         watch=watch,
     )
+
+
+SETTINGS = [name for name in settings_of(TrainConfig) if name not in {*_COMMAND_LINE_ONLY, *signature(fit).parameters}]
+"""The settings that ``fit`` takes as they are."""
 
 
 def _stages(features: str | Stage | Sequence[Stage] | None) -> tuple[Stage, ...]:

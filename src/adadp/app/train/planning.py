@@ -40,7 +40,7 @@ def plan_of(spec: RunSpec, records: int) -> Plan:
     require_delta(config)
     if AUTO in (config.batch_size, config.steps):
         raise InputError(
-            "batch_size or steps is auto, and nothing chooses it here.",
+            "`batch_size` or `steps` is auto, and nothing chooses it here.",
             fix="Pass numbers; auto_batch_size and auto_steps of adadp.app.auto_size compute them.",
         )
     if config.records is not None:
@@ -59,7 +59,9 @@ def plan_of(spec: RunSpec, records: int) -> Plan:
     if target is None:
         schedule = noise.known() if config.noise_multiplier is None else noise.closed(config.noise_multiplier)
         if not has_length:
-            raise InputError("The length of the run must be given once.", fix="Pass exactly one of steps and epochs.")
+            raise InputError(
+                "The length of the run must be given once.", fix="Pass exactly one of `steps` and `epochs`."
+            )
         plan = draft.with_noise(schedule)
         _check_certifiable(plan, config)
         return plan
@@ -82,7 +84,7 @@ def refuse_large_delta(config: TrainConfig | SimpleNamespace, records: int) -> N
         raise InputError(
             about,
             why="Publishing a record drawn at random would be as private as that.",
-            fix=f"Pass a delta well below {1 / records:.1g}, such as {0.1 / records:.1g}.",
+            fix=f"Pass a `delta` well below {1 / records:.1g}, such as {0.1 / records:.1g}.",
         )
 
 
@@ -106,7 +108,7 @@ def with_release_noise(stages: tuple[Stage, ...], config: TrainConfig | SimpleNa
         raise InputError(
             f"The noise of {lacking[0].name} is not given.",
             why="Without a target epsilon nothing says how much of it is affordable.",
-            fix=f"Give it noise_multiplier, as in {lacking[0].name}:noise_multiplier=16, or pass epsilon.",
+            fix=f"Give it noise_multiplier, as in {lacking[0].name}:noise_multiplier=16, or pass `epsilon`.",
         )
     return tuple(stage.with_noise(_noise_for(stage, config)) if stage in lacking else stage for stage in stages)
 
@@ -177,7 +179,7 @@ def _draft(spec: RunSpec, records: int) -> tuple[Plan, bool]:
         if clips is not None and not has_length:
             raise InputError(
                 f"The clip bound of {method} falls over the run, whose length is not known ahead.",
-                fix="Pass epochs or steps, or a clip_norm_schedule of your own.",
+                fix="Pass `epochs` or `steps`, or a `clip_norm_schedule` of your own.",
             )
     keeps = config.keep_noise
     if keeps is None:
@@ -217,9 +219,9 @@ def _first_try(spec: RunSpec, draft: Plan, has_length: bool) -> Plan:
     if config.noise_schedule is not None or config.noise_multiplier is not None:
         given = "noise_multiplier" if config.noise_schedule is None else "noise_schedule"
         raise InputError(
-            f"{given} is given, and {method.name} finds its noise on the way.",
+            f"`{given}` is given, and {method.name} finds its noise on the way.",
             why="Only a budget fixed in advance can be certified then.",
-            fix="Pass epsilon (with delta) or rho instead; how much noise it begins with is the method's option start.",
+            fix="Pass `epsilon` (with `delta`) or `rho` instead; its option start says how much noise it begins with.",
         )
     sampled = draft.batch_size < draft.records or draft.sampling != "poisson"
     if sampled and (draft.sampling != "poisson" or draft.neighbours is Neighbours.REPLACE_ONE):
@@ -227,13 +229,13 @@ def _first_try(spec: RunSpec, draft: Plan, has_length: bool) -> Plan:
             f"{method.name} on {draft.sampling} batches was asked for {draft.sampler.neighbours.value} neighbours.",
             why="What a gradient and a choice from one sampled batch cost together is known for Poisson batches, "
             "and where one record is added, removed or blanked out.",
-            fix="Use Poisson sampling with add-remove or zero-out neighbours, or a batch_size of all records.",
+            fix="Use Poisson sampling with add-remove or zero-out neighbours, or a `batch_size` of all records.",
         )
     if not has_length:
         raise InputError(
             f"The length of a run of {method.name} is not given.",
             why="Its first noise follows from the budget and the most steps it may take.",
-            fix="Pass steps or epochs.",
+            fix="Pass `steps` or `epochs`.",
         )
     planned = scaled_to(draft, _limit(config, draft))
     return planned.with_noise(Uniform(planned.noise_multiplier_at(0) * method.first_noise)).for_choices(method.choice)
@@ -252,9 +254,9 @@ def _refuse_rho_of_samples(config: TrainConfig, draft: Plan) -> None:
     sampled = any(each.sampler.steps_per_epoch > 1 for each in timetable.stretches) and not timetable.shares_draws
     if config.rho is not None and sampled:
         raise InputError(
-            f"rho is given, and batches are sampled ({draft.sampling}).",
+            f"`rho` is given, and batches are sampled ({draft.sampling}).",
             why="zCDP knows no amplification by sampling: every step would count in full.",
-            fix="Pass epsilon and delta, or sampling = reshuffle.",
+            fix="Pass `epsilon` and `delta`, or `sampling` = reshuffle.",
         )
 
 
@@ -270,5 +272,5 @@ def _check_certifiable(plan: Plan, config: TrainConfig) -> None:
         raise InputError(
             f"No finite epsilon covers this run at delta {config.delta:g}, by {config.accountant}.",
             why="The noise is too small for a guarantee.",
-            fix="Pass a larger noise_multiplier, or a target epsilon.",
+            fix="Pass a larger `noise_multiplier`, or a target `epsilon`.",
         )

@@ -86,7 +86,7 @@ def _size_of_gradients(private: PrivateGradients) -> float:
         raise InputError(
             f"The clip bound goes from {unscaled * min(factors):g} to {unscaled * max(factors):g}.",
             why=f"Beyond {SMALLEST:g} and {LARGEST:g} squares of norms leave the range of a float32.",
-            fix="Pass a clip_norm_schedule that changes less.",
+            fix="Pass a `clip_norm_schedule` that changes less.",
         )
     noise_multiplier = max(_values(plan.noise, plan), default=0.0) / (min(factors) if plan.keep_noise else 1.0)
     coordinates = sum(each.numel() for each in private.model.parameters() if each.requires_grad)
@@ -94,7 +94,7 @@ def _size_of_gradients(private: PrivateGradients) -> float:
         raise InputError(
             f"The noise multiplier {noise_multiplier:g} is too large for {coordinates} parameters.",
             why="The noise would leave the range in which additions are exact.",
-            fix=f"Pass a noise_multiplier below {LARGEST_NOISE / math.sqrt(coordinates):.1g}, or a larger epsilon.",
+            fix=f"Pass a `noise_multiplier` below {LARGEST_NOISE / math.sqrt(coordinates):.1g}, or a larger `epsilon`.",
         )
     batch_size = min(map(round, _values(plan.batch_size_schedule, plan) or [plan.batch_size]))
     return unscaled * max(factors) * (1 + _FAR * noise_multiplier / batch_size)
@@ -128,7 +128,7 @@ def _try(private: PrivateGradients, optimizer: torch.optim.Optimizer, rate: floa
         raise InputError(
             f"The parameters do not stay finite in the first {steps} steps of the optimizer{reason}.",
             why="It was tried with gradients as large as the clip bound and the noise; nothing was spent.",
-            fix="Use a smaller learning rate (lr), weight decay, clip bound or noise.",
+            fix="Use a smaller learning rate (`lr`), weight decay, clip bound or noise.",
         )
 
 

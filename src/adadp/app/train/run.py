@@ -210,7 +210,7 @@ class Run:
         what = f"Stopped after {self.private.step} of {self.plan.steps} steps."
         if self.folder is None:
             why = "The run has no folder, so it cannot be resumed."
-            return Interrupted(what, why=why, fix="Give it a folder to keep its work (out).")
+            return Interrupted(what, why=why, fix="Give it a folder to keep its work (`out`).")
         again = "Call fit again with resume=True."
         if self.config.data != "python":
             again = f"Go on with: adadp train --resume {self.folder.path}"

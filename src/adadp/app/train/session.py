@@ -241,13 +241,13 @@ def _decay_of(spec: RunSpec, validation: tuple[Tensor, Tensor] | None) -> Valida
     if decay is not None and validation is None:
         raise InputError(
             "The noise follows looks at validation records, and there are none.",
-            fix="Say how many training records to keep aside (validation), or give public ones (validation_data, or "
-            "fit(validation=(features, labels))).",
+            fix="Say how many training records to keep aside (`validation`), or give public ones "
+            "(`validation_data`, or fit(validation=(features, labels))).",
         )
     if decay is None and validation is not None:
         raise InputError(
             "Validation records are given, and the noise does not follow them.",
-            fix="Pass noise_schedule like validation:s0=10,k=0.7, or leave them out.",
+            fix="Pass `noise_schedule` like validation:s0=10,k=0.7, or leave them out.",
         )
     if decay is not None and config.validation is None:
         check_pair(validation, "validation")
@@ -255,7 +255,7 @@ def _decay_of(spec: RunSpec, validation: tuple[Tensor, Tensor] | None) -> Valida
         raise InputError(
             "Public validation records are given together with noise for looks at private ones.",
             why="It would be ignored: a look at public records is free.",
-            fix="Leave look out of the noise schedule, or keep private records aside with validation.",
+            fix="Leave look out of the noise schedule, or keep private records aside with `validation`.",
         )
     return decay
 

@@ -44,9 +44,9 @@ def check_board(config: TrainConfig, out: str | os.PathLike[str] | None) -> None
     """Refuse a run that cannot be shown although it should be."""
     if config.tensorboard and out is None:
         raise InputError(
-            "tensorboard is asked for, and the run has no folder.",
+            "`tensorboard` is asked for, and the run has no folder.",
             why="Its event files lie in the folder of the run.",
-            fix="Give the run a folder (out), or leave tensorboard out.",
+            fix="Give the run a folder (`out`), or leave `tensorboard` out.",
         )
     if config.tensorboard:
         _writer_class()
@@ -121,7 +121,7 @@ def _writer_class() -> Any:
         return import_module("torch.utils.tensorboard").SummaryWriter
     except ImportError as error:
         raise InputError(
-            f"tensorboard is asked for, and cannot be imported: {error}.",
+            f"`tensorboard` is asked for, and cannot be imported: {error}.",
             why="The package is not among those that AdaDP always needs.",
-            fix='Install it with: pip install "adadp[tensorboard]". Or leave tensorboard out.',
+            fix='Install it with: pip install "adadp[tensorboard]". Or leave `tensorboard` out.',
         ) from error

@@ -343,7 +343,7 @@ def _drawing_from(seed: int) -> Iterator[None]:
     """Weights are drawn from ``seed`` on the CPU; every global generator is left as it was found."""
     seed = checks.count("seed", seed, minimum=0)
     if seed >= 2**64:
-        raise InputError(f"seed must be below 2^64, got {seed}.", fix="Pass a smaller seed.")
+        raise InputError(f"`seed` must be below 2^64, got {seed}.", fix="Pass a smaller `seed`.")
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         yield

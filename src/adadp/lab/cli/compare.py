@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adadp.app.cli.options import config_options, given_options
+from adadp.app.cli.options import RunCommand, given_options, name_as_in_file, section
 from adadp.app.cli.progress import feature_bar
 from adadp.errors import InputError, Interrupted
 
@@ -31,7 +31,8 @@ _SEVERAL = ("method", "epsilon", "noise_schedule", "seed")
 """Options of a training run that a comparison has in the plural."""
 
 
-@click.command()
+@section("Laboratory")
+@click.command(cls=RunCommand, own="Comparison")
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
 @click.option("--methods", metavar="A,B,...", help="Methods, with options as in adadp train: dpsgd,adadp:power=0.4.")
 @click.option("--epsilon", "epsilons", metavar="E,...", help="Budgets that every method is calibrated to: .5,2,8.")
@@ -52,7 +53,6 @@ _SEVERAL = ("method", "epsilon", "noise_schedule", "seed")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for results, report and runs.")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file for all; flags win over it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-@config_options
 def compare(out: str | None, workers: str | None, most_epsilon: float | None, as_json: bool, **flags: Any) -> None:
     """Train several methods at equal budget over seeds, and say what the differences are worth.
 
@@ -125,6 +125,7 @@ def _spec(flags: dict[str, Any]) -> Comparison:
             fix="Leave it out, or write it into the file.",
         )
     spec = Comparison.from_toml(Path(asked["file"]))
+    name_as_in_file(key for key in spec.base if key not in given)
     return spec.replace(base={**spec.base, **given}, **changes)
 
 

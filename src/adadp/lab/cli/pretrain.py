@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from adadp.app.cli.options import section
+
 if TYPE_CHECKING:
     from adadp.lab.pretraining import Epoch
 
 
+@section("Laboratory")
 @click.command()
 @click.option(
     "--out", "folder", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to fill."

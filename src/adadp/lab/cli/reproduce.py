@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from adadp.app.cli.options import section
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from adadp.lab.reproduce import Store
 
 
+@section("Laboratory")
 @click.command()
 @click.argument("what", nargs=-1, metavar="[PAPER[/ITEM] | all]...")
 @click.option("--quick", is_flag=True, help="A minute or two each: fewer cases and steps, one seed.")

@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 
 import click
 
+from adadp.app.cli.options import section
 from adadp.errors import InputError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+@section("Laboratory")
 @click.group()
 def study() -> None:
     """Small experiments of papers, recomputed: what is printed, and what comes out."""

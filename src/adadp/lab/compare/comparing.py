@@ -125,7 +125,7 @@ def compare(
         raise InputError(
             "A refinement was asked for on data of your own.",
             why="Its epsilons are chosen by what earlier runs came to, and no composition theorem covers such a sum.",
-            fix="Leave refine out, and give the epsilons to try beforehand.",
+            fix="Leave `refine` out, and give the epsilons to try beforehand.",
         )
     cost = _planned_cost(planned, spec, place, most_epsilon)
     with _occupied(place, spec):

@@ -91,7 +91,7 @@ def _final_accuracy(lines: list[dict[str, Any]], out: Path) -> float:
         raise InputError(
             f"The run in {out} has no test accuracy.",
             why="There are no test records to compare methods by.",
-            fix="Give public test records (test_data).",
+            fix="Give public test records (`test_data`).",
         )
     return found[-1]
 

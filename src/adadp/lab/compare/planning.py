@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -26,7 +26,7 @@ from adadp.app.resolve import fitted, public_records, resolve, training_records
 from adadp.app.spec import RunSpec
 from adadp.app.train.planning import filter_of, plan_of
 from adadp.app.zoo import find
-from adadp.errors import AdaDPError, InputError
+from adadp.errors import InputError, within
 from adadp.lab.compare.spec import Case, Comparison
 from adadp.plan import Plan
 
@@ -121,14 +121,9 @@ def is_public(planned: Iterable[PlannedCase]) -> bool:
     return not any(is_own(case.config.data) for case in planned)
 
 
-@contextmanager
-def _named(case: Case, epsilon: float | None) -> Iterator[None]:
+def _named(case: Case, epsilon: float | None) -> AbstractContextManager[None]:
     """What is wrong is told with the case it is wrong in."""
-    try:
-        yield
-    except AdaDPError as error:
-        where = case.name if epsilon is None else f"{case.name} at epsilon {epsilon:g}"
-        raise InputError(f"{where}: {error.what}", why=error.why, fix=error.fix) from error
+    return within(case.name if epsilon is None else f"{case.name} at epsilon {epsilon:g}")
 
 
 def _resolved(asked: TrainConfig) -> RunSpec:
@@ -142,7 +137,7 @@ def _resolved(asked: TrainConfig) -> RunSpec:
         raise InputError(
             f"The method {run.config.method} is not private.",
             why=leak,
-            fix="Leave it out, or pass allow_nonprivate to see it beside the others, marked.",
+            fix="Leave it out, or pass `allow_nonprivate` to see it beside the others, marked.",
         )
     return run
 
@@ -162,7 +157,7 @@ def _check_test_records(config: TrainConfig) -> None:
         raise InputError(
             f"There are no test records for {config.data}.",
             why="The methods are compared by their accuracy on public records.",
-            fix="Pass test_data, a file with public records.",
+            fix="Pass `test_data`, a file with public records.",
         )
 
 

@@ -29,7 +29,7 @@ import tomli_w
 from adadp import checks
 from adadp.app.config import TrainConfig
 from adadp.app.texts.schedules import parse_noise
-from adadp.errors import InputError
+from adadp.errors import InputError, within
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -89,9 +89,9 @@ class Comparison:
         other = [name for name in ("rho", "noise_multiplier") if self.base.get(name) is not None]
         if epsilons and other:
             raise InputError(
-                f"Epsilons were given together with {other[0]}.",
+                f"Epsilons were given together with `{other[0]}`.",
                 why="Each says how private the runs are, and only one of them could count.",
-                fix=f"Leave {other[0]} out, or the epsilons.",
+                fix=f"Leave `{other[0]}` out, or the epsilons.",
             )
         if marks and not epsilons:
             raise InputError(
@@ -113,10 +113,8 @@ class Comparison:
     def config(self, case: Case, epsilon: float | None) -> TrainConfig:
         """The configuration of ``case``, without a seed. What it sets replaces what the base has in its place."""
         own = dict(case.settings) | ({} if epsilon is None else {"epsilon": epsilon})
-        try:
+        with within(case.name):
             return TrainConfig.from_toml(tomli_w.dumps(dict(self.base)), **own)
-        except InputError as error:
-            raise InputError(f"{case.name}: {error.what}", why=error.why, fix=error.fix) from error
 
     def changed_since(self, other: Comparison) -> list[str]:
         """What is not as in ``other``, by name; settings of all cases by their own names."""

@@ -37,7 +37,7 @@ from typing import Any
 
 from adadp.app.config import TrainConfig
 from adadp.app.owndata import is_own
-from adadp.errors import InputError
+from adadp.errors import InputError, within
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -222,7 +222,7 @@ def experiments_folder() -> Path:
     raise InputError(
         "The experiments of the papers are not here.",
         why="They come with the source, and with an installed package in share/adadp/experiments.",
-        fix="Pass --experiments, the folder they are in.",
+        fix="Pass `experiments`, the folder they are in.",
     )
 
 
@@ -342,11 +342,9 @@ def _check(place: str, item: Item) -> None:
         raise InputError(f"{place}: only an item of the kind command has [[draw]].", fix="Use picture.")
     if item.kind == COMMAND and any(case.read is None or case.run is None for case in item.cases):
         raise InputError(f"{place}: every case of a command needs run and read.")
-    try:
+    with within(place):
         item.runs()
         item.runs(quick=True)
-    except InputError as error:
-        raise InputError(f"{place}: {error.what}", why=error.why, fix=error.fix) from error
     if item.picture == CURVES and any(config.evaluate_every != 1 for config in item.runs().values()):
         raise InputError(f"{place} draws curves by epoch.", fix="Set evaluate_every = 1 in its base.")
 

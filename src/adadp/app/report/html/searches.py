@@ -77,6 +77,6 @@ def _way(search: Mapping[str, Any]) -> list[str]:
     public = (
         ["--validation-public"]
         if scoring["noise_multiplier"] is None
-        else ["--score-sigma", str(scoring["noise_multiplier"])]
+        else ["--score-noise-multiplier", str(scoring["noise_multiplier"])]
     )
     return [*words, "--validation", str(scoring["size"]), *public]
