@@ -30,6 +30,7 @@ CORE: dict[str, set[str]] = {
     "schedules": {"errors", "checks"},
     "ledger": {"errors", "checks", "events"},
     "accounting": {"errors", "checks", "events", "registry"},
+    "certificate": {"errors", "checks", "events", "accounting", "ledger"},
     "randomness": {"errors", "checks"},
     "sampling": {"errors", "checks", "events", "randomness"},
     "clipping": {"errors", "checks"},
@@ -59,7 +60,7 @@ CORE: dict[str, set[str]] = {
 }
 """Room of the core -> rooms of the core it may import."""
 
-WITHOUT_TORCH = {"errors", "checks", "registry", "events", "schedules", "ledger", "accounting"}
+WITHOUT_TORCH = {"errors", "checks", "registry", "events", "schedules", "ledger", "accounting", "certificate"}
 DOORS = {"__init__", "__main__", "testing"}
 HEAVY = {"torch", "numpy", "scipy"}
 SECONDS_TO_START = 0.5

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from adadp.app.predict import load_model
     from adadp.app.selection import tune
     from adadp.app.train import Evaluation, TrainResult, fit
-    from adadp.app.train import verify_run as verify
+    from adadp.app.verify import verify_run as verify
     from adadp.clipping import ClipRule
     from adadp.ledger import Ledger
     from adadp.methods import Method
@@ -43,7 +43,7 @@ _HOMES = {
     "plan_for": "adadp.app.accounting.plans:plan_for",
     "replace_batchnorm": "adadp.app.batchnorm:replace_batchnorm",
     "tune": "adadp.app.selection:tune",
-    "verify": "adadp.app.train:verify_run",
+    "verify": "adadp.app.verify:verify_run",
 }
 """Public name -> where it is defined."""
 

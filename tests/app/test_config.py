@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from adadp.accounting import ACCOUNTANTS
 from adadp.app import config as room
 from adadp.app.cli.options import given_options, options_of
-from adadp.app.config import OPTIMIZERS, SAMPLINGS, TrainConfig, json_digest
+from adadp.app.config import OPTIMIZERS, SAMPLINGS, TrainConfig
 from adadp.app.settings import setting, settings_of
+from adadp.certificate.digests import json_digest
 from adadp.errors import InputError
 from adadp.events import Neighbours
 from adadp.step import ARITHMETICS

@@ -495,12 +495,12 @@ def test_exact_runs_resume_bit_for_bit_and_verify(tmp_path):
         assert torch.equal(one, other)
     certificate = RunFolder.open(tmp_path / "cut").certificate()
     assert certificate["arithmetic"] == "exact"
-    assert "rounding included" in certificate["not_charged"][1]
-    assert not any("Code of the model" in each for each in certificate["not_charged"])  # each is computed alone
+    assert "rounding included" in certificate["caveats"][0]
+    assert not any("Code of the model" in each for each in certificate["caveats"])  # each is computed alone
     assert all(check.passed for check in verify_run(RunFolder.open(tmp_path / "cut")))
     fast = fit(case.model(), data, **settings_of(arithmetic="fast", checkpoint_every=None))
     assert fast.certificate["arithmetic"] == "fast"
-    assert "three times" in fast.certificate["not_charged"][1]
+    assert "three times" in fast.certificate["caveats"][0]
     assert whole.certificate["if_unseeded"]["epsilon"] == fast.certificate["if_unseeded"]["epsilon"] > 0
 
 

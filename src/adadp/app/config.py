@@ -27,7 +27,6 @@ model, method, clip rule) are checked there.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import shlex
@@ -35,7 +34,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +46,7 @@ from adadp.app.schedules import ValidationDecay
 from adadp.app.settings import AUTO as AUTO  # noqa: PLC0414  # who reads a configuration asks for it here
 from adadp.app.settings import below, flag_of, one_of, refuse_unknown, setting, settings_of, text
 from adadp.app.texts.schedules import OpenSchedule, parse_noise, parse_open
+from adadp.certificate.digests import json_digest
 from adadp.errors import InputError, within
 from adadp.schedules import number_text
 
@@ -328,12 +327,6 @@ def read_toml(source: str | os.PathLike[str]) -> dict[str, Any]:
             f"The configuration in {where} is not TOML: {error}.",
             fix='Write one field per line, like epsilon = 2.0 or data = "mnist". A file is given as a Path.',
         ) from error
-
-
-def json_digest(value: object) -> str:
-    """SHA-256 of ``value`` as canonical JSON: compact, ASCII, keys sorted, numbers finite."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return sha256(text.encode("ascii")).hexdigest()
 
 
 def _check_exclusive(config: TrainConfig) -> None:

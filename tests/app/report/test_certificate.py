@@ -19,11 +19,15 @@ from adadp import __version__
 from adadp.accounting import accountant, rounded_up
 from adadp.app import zoo
 from adadp.app.config import TrainConfig
-from adadp.app.report.certificate import make_certificate, plain_words, tensors_digest
-from adadp.app.report.detection import detection
+from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
+from adadp.app.report.wording import plain_words
 from adadp.app.runs import RunFolder, certificate_digest
+from adadp.app.runs.tensors import tensors_digest
+from adadp.app.spec import RunSpec
 from adadp.app.train import fit, verify_run
+from adadp.certificate.detection import detection
+from adadp.certificate.make import model_metadata
 from adadp.errors import InputError
 from adadp.events import from_json
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
@@ -94,12 +98,15 @@ def test_a_certificate_says_everything_a_reader_needs(original):
     assert min(checked.values()) == checked["pld"] == certificate["epsilon"]
     disclosed = " ".join(certificate["disclosed"])
     assert "number of training records, 560" in disclosed
-    assert "How long the run took, rounded up to one digit" in disclosed
-    public, rounding, apart = certificate["not_charged"]
+    many, person, public = certificate["not_covered"]
+    assert many.startswith("What is true of many records alike.")
+    assert person.startswith("Several records of one person together.")
+    assert public == "Evaluations on the test set, which must be public."
+    rounding, apart, time = certificate["caveats"]
+    assert "the corner of a ReLU" in rounding
     assert "from that record alone was proved" in apart
     assert "is not covered" in apart
-    assert public == "Evaluations on the test set, which must be public."
-    assert "the corner of a ReLU" in rounding
+    assert "How long the run took is published, rounded up to one digit" in time
     assert original.model_metadata() == {
         "certificate_digest": certificate_digest(certificate),
         "private": "true",
@@ -133,7 +140,7 @@ def test_secure_searched_and_hidden_are_said(tmp_path):
     certificate = folder.certificate()
     assert certificate["randomness"].startswith("secure")
     assert not any("seed" in line or "exact number" in line for line in certificate["disclosed"])
-    assert "The choice among 7 settings that were tried outside of this run." in certificate["not_charged"]
+    assert "The choice among 7 settings that were tried outside of this run." in certificate["not_covered"]
     assert failed(folder) == set()
 
 
@@ -144,15 +151,20 @@ def test_in_plain_words(original):
         "add-remove",
         "10 of 10 steps of adadp",
         "secure",
-        "Disclosed: ",
+        "\nDisclosed\n  Every number",
+        "\nNot covered\n  What is true of many records alike",
         "Other accountants with a proof: rdp",
         "One record is: one entry of the training data, as it was given.\n",
     ):
         assert part in words
-    guarantee, protects, record, *_ = words.splitlines()
-    assert guarantee == "The model is (2, 0.0001)-differentially private, for add-remove neighbours."
+    protects, record, guarantee, *_ = words.splitlines()
     assert protects == original.certificate()["protects"]
     assert record.startswith("One record is")
+    assert guarantee.endswith(": the model is (2, 0.0001)-differentially private, for add-remove neighbours.")
+    titles = ("Not covered", "Disclosed", "How the model was made", "Technical caveats")
+    parts = [words.index(title) for title in titles]
+    assert parts == sorted(parts)
+    assert all("ounding" not in line for line in words[: parts[-1]].splitlines())
     wide = {**original.certificate(), "epsilon_low": 1.9, "epsilon_high": 2.0}
     assert "epsilon by pld is between 1.9 and 2, the upper end counts." in plain_words(wide)
     assert "epsilon by pld is 2. Other" in plain_words({**wide, "epsilon_low": 2.0})
@@ -250,7 +262,7 @@ def test_a_note_that_the_configuration_calls_for_cannot_be_left_out(run):
 
 LITTLE = (
     "Adding or removing one record of the training data changes the probability of any outcome by at most a factor of "
-    "{factor}, plus at most 0.0001."
+    "e^{epsilon} (at most {factor}), plus a probability of at most 0.0001."
 )
 MUCH = (
     "At so large an epsilon the guarantee alone rules out very little: the model may change much by adding or removing "
@@ -259,7 +271,7 @@ MUCH = (
 
 
 def test_what_is_protected_is_said_by_what_epsilon_rules_out(original, tmp_path):
-    assert original.certificate()["protects"] == LITTLE.format(factor="7.39")
+    assert original.certificate()["protects"] == LITTLE.format(epsilon="2", factor="7.39")
     weak = trained(tmp_path / "weak", epsilon=1000.0, steps=2)
     certificate = weak.certificate()
     assert certificate["protects"] == MUCH
@@ -272,8 +284,9 @@ def test_what_is_protected_is_said_by_what_epsilon_rules_out(original, tmp_path)
 @pytest.mark.parametrize(("charged", "noise", "sentence"), [(0, 0.1, LITTLE), (10, 2.0, LITTLE), (10, 0.3, MUCH)])
 def test_the_sentence_follows_from_what_was_charged(tmp_path, charged, noise, sentence):
     certificate = certificate_of(tmp_path, charged=charged, noise=noise)
-    factor = rounded_up(math.exp(certificate["epsilon"]))
-    assert certificate["protects"] == sentence.format(factor=factor)
+    epsilon = certificate["epsilon"]
+    factor = rounded_up(math.exp(epsilon))
+    assert certificate["protects"] == sentence.format(epsilon=rounded_up(epsilon, 3), factor=factor)
     assert (detection(certificate["epsilon"], certificate["delta"]) > 0.99) == (sentence == MUCH)
 
 
@@ -289,7 +302,9 @@ def certificate_of(tmp_path: Path, *, charged: int = 0, noise: float = 2.0, **co
         for step in range(charged):
             ledger.charge(plan.charge_at(step))
     return make_certificate(
-        config=TrainConfig("python", **{"noise_multiplier": noise, "delta": 1e-4, **config}),
+        spec=RunSpec.of(
+            TrainConfig("python", **{"noise_multiplier": noise, "delta": 1e-4, "clip_norm": 1.0, **config})
+        ),
         plan=plan,
         ledger=read_ledger(tmp_path / "ledger.jsonl"),
         randomness="secure",
@@ -392,7 +407,10 @@ TAMPERED: dict[str, tuple[Callable[[RunFolder, RunFolder], object], set[str]]] =
     "a new statement": (lambda run, _: certify(run, lambda c: c.update(endorsed=True)), {"model", "statements"}),
     "count": (lambda run, _: certify(run, lambda c: c["charged"][0].update(count=5)), {"model", "charges"}),
     "steps": (lambda run, _: certify(run, lambda c: c.update(steps_done=11)), {"model", "charges"}),
-    "batch in the plan": (lambda run, _: certify(run, lambda c: c["plan"].update(batch_size=28)), {"model", "plan"}),
+    "batch in the plan": (
+        lambda run, _: certify(run, lambda c: c["plan"].update(batch_size=28)),
+        {"model", "plan", "charges"},
+    ),
     "noise in the plan": (
         lambda run, _: certify(run, lambda c: c["plan"].update(noise="uniform:s0=9")),
         {"model", "plan", "charges"},
@@ -486,8 +504,7 @@ def forged(run: RunFolder, change: Callable[[dict], None], **config) -> None:
     certificate["config_digest"] = RunFolder.open(run.path).config.digest()
     change(certificate)
     run.write_certificate(certificate)
-    metadata = {**run.model_metadata(), "certificate_digest": certificate_digest(certificate)}
-    run.save_model(run.load_model_tensors(), metadata)
+    run.save_model(run.load_model_tensors(), model_metadata(certificate))
     with suppress(InputError):  # of figures that no page can be made of
         write_report(run.path)
 

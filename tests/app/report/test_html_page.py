@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadp.accounting import rounded_up
-from adadp.app.report.detection import detection, rules_out_little
 from adadp.app.report.html import render
 from adadp.app.report.html.formatting import (
     duration,
@@ -41,6 +40,7 @@ from adadp.app.report.html.page import (
     Table,
     Words,
 )
+from adadp.certificate.detection import detection, rules_out_little
 from adadp.errors import InputError
 
 LIBRARY = "61f13280aba3161f77fc801bf5f9c786f55f10432153a0683fc5cc0700b013d5"

@@ -104,7 +104,13 @@ def test_a_guarantee_that_rules_out_little_is_no_good_news(tmp_path):
 def test_everything_the_certificate_states_is_on_the_page(finished):
     text, certificate = words_of(run_page(finished)), finished.certificate()
     stated = [certificate["protects"], certificate["record"], certificate["randomness"]]
-    for statement in [*stated, *certificate["disclosed"], *certificate["not_charged"], *certificate["notes"]]:
+    for statement in [
+        *stated,
+        *certificate["disclosed"],
+        *certificate["not_covered"],
+        *certificate["caveats"],
+        *certificate["notes"],
+    ]:
         assert statement in text
 
 

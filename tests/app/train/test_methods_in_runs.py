@@ -12,7 +12,7 @@ from adadp import Plan, PrivateGradients
 from adadp.app.config import TrainConfig
 from adadp.app.features import parse_features
 from adadp.app.losses import cross_entropy
-from adadp.app.report.certificate import plain_words
+from adadp.app.report.wording import plain_words
 from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder
 from adadp.app.start import start

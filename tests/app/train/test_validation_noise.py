@@ -17,7 +17,6 @@ from adadp.accounting import filters
 from adadp.accounting.zcdp import largest_rho, rho_to_epsilon, smallest_epsilon
 from adadp.app import zoo
 from adadp.app.config import TrainConfig
-from adadp.app.report.certificate import guarantee_of
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec
 from adadp.app.texts.schedules import parse_noise
@@ -25,6 +24,7 @@ from adadp.app.train import fit, session, verify_run
 from adadp.app.train.checkpoints import Paid
 from adadp.app.train.planning import filter_of, plan_of
 from adadp.app.train.validation_noise import Looks, hold_out
+from adadp.certificate.wording import guarantee_of
 from adadp.errors import BudgetExceeded, InputError, Interrupted
 from adadp.events import AdaptivelyChosen, GaussianRelease, Neighbours, PoissonSampled, ReshuffledEpoch
 from adadp.ledger import read_ledger

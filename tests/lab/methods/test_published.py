@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -17,8 +18,10 @@ from adadp.accounting import accountant
 from adadp.app.config import TrainConfig
 from adadp.app.losses import cross_entropy
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
-from adadp.app.report.certificate import make_certificate, plain_words
+from adadp.app.report.certificate import make_certificate
+from adadp.app.report.wording import plain_words
 from adadp.app.runs.optimizer_state import flatten_optimizer, restore_optimizer
+from adadp.app.spec import RunSpec
 from adadp.app.texts.methods import METHODS, parse_method
 from adadp.errors import InputError
 from adadp.lab.methods import clamped
@@ -421,9 +424,13 @@ def certificate_of(tmp_path, method, *, charged=10, before=(), sampling="poisson
         for charge in charges:
             if charge is not None:
                 ledger.charge(charge)
-    config = TrainConfig("python", method=method, noise_multiplier=noise_multiplier, delta=1e-4, allow_nonprivate=True)
+    config = TrainConfig(
+        "python", method=method, noise_multiplier=noise_multiplier, delta=1e-4, clip_norm=1.0, allow_nonprivate=True
+    )
     record = read_ledger(tmp_path / "ledger.jsonl")
-    return make_certificate(config=config, plan=plan, ledger=record, randomness="secure", model={}, steps_done=charged)
+    return make_certificate(
+        spec=RunSpec.of(config), plan=plan, ledger=record, randomness="secure", model={}, steps_done=charged
+    )
 
 
 STEPS = Plan.of_noise(noise=2.0, records=560, batch_size=56, steps=10)
@@ -444,6 +451,27 @@ def test_no_epsilon_is_certified_and_the_paper_s_claim_stands_apart(tmp_path):
     assert words.startswith("NOT PRIVATE. Line 23")
     assert "Xu et al. 2020 would claim epsilon" in words
     assert "No guarantee" in words
+
+
+PAPERS = {
+    "adadp-published": "Xu et al. 2020",
+    "adadp-published:clip=batch": "Xu et al. 2020",
+    "adan": "Xu et al. 2020",
+    "dpopt:source=raw": "Xiang et al. 2019",
+}
+
+
+def test_every_method_that_is_not_private_cites_its_own_paper(tmp_path):
+    kinds = [METHODS[name] for name in METHODS]
+    raw = [kind(source="raw") if "source" in {each.name for each in fields(kind)} else kind() for kind in kinds]
+    assert {each.name for each in raw if each.not_private} == {name.partition(":")[0] for name in PAPERS}
+    for method, paper in PAPERS.items():
+        certificate = certificate_of(tmp_path, method)
+        (tmp_path / "ledger.jsonl").unlink()
+        claimed = certificate["claimed_by_paper"]
+        assert claimed["paper"] == parse_method(method).paper == paper
+        assert (f"published by {paper};" in claimed["text"]) == (paper != "Xu et al. 2020")
+        assert certificate["reason"] == parse_method(method).not_private
 
 
 def test_the_claim_names_who_published_the_method(tmp_path):

@@ -158,7 +158,7 @@ def _search(
 
 
 def _show(result: SearchResult, as_json: bool) -> None:
-    from adadp.app.report.certificate import stated
+    from adadp.certificate.wording import stated
 
     if as_json:
         summary = {

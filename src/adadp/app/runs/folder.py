@@ -14,11 +14,12 @@ from typing import Any
 from torch import Tensor
 
 from adadp import checks
-from adadp.app.config import TrainConfig, json_digest
+from adadp.app.config import TrainConfig
 from adadp.app.runs import metrics
 from adadp.app.runs.atomic import cannot_write, clean, probe, write_atomic, write_new
 from adadp.app.runs.confusion import ClassCounts
 from adadp.app.runs.tensors import read_metadata, read_tensors, write_tensors
+from adadp.certificate.digests import json_digest
 from adadp.errors import InputError, RunError
 
 _PROBE = 2**20

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -28,9 +27,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from adadp.app.runs.atomic import write_atomic
-from adadp.errors import InputError, RunError
+from adadp.certificate.digests import DIGEST, TIES, StoredTensor, damaged, stored_digest
+from adadp.errors import InputError
 
-TIES, DIGEST = "ties", "sha256"
 LARGEST_HEADER = 100_000_000
 """Bytes of names, shapes and metadata beyond which safetensors refuses to read a file (it would write it)."""
 
@@ -46,7 +45,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
             )
     stored, ties = _untie(tensors)
     text = {**metadata, TIES: json.dumps(ties, sort_keys=True)}
-    text[DIGEST] = _digest(stored, text)
+    text[DIGEST] = tensors_digest(stored, text)
     try:
         data = save(stored, metadata=text)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -70,13 +69,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             text = dict(file.metadata() or {})
             mapped = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         expected = text.pop(DIGEST)
-        if _digest(mapped, text) != expected:
+        if tensors_digest(mapped, text) != expected:
             raise ValueError("its checksum does not hold")
         stored = {name: tensor.clone() for name, tensor in mapped.items()}  # no longer the memory of the file
         ties = json.loads(text.pop(TIES))
         return stored | {alias: stored[name] for alias, name in ties.items()}, text
     except (SafetensorError, ValueError, KeyError, OSError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -85,17 +84,8 @@ def read_metadata(path: Path) -> dict[str, str]:
         with safe_open(path, framework="pt") as file:
             text = dict(file.metadata() or {})
     except (SafetensorError, ValueError, OSError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
     return {key: value for key, value in text.items() if key not in (TIES, DIGEST)}
-
-
-def _damaged(path: Path, error: Exception) -> RunError:
-    reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-    return RunError(
-        f"{path} is damaged, or was not written by AdaDP: {reason}.",
-        why="Numbers read from it could be anything.",
-        fix="Restore the file from a copy, or remove it and go on without it.",
-    )
 
 
 def _untie(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -145,13 +135,23 @@ def _check_storable(name: object, tensor: object) -> None:
         )
 
 
-def _digest(tensors: Mapping[str, Tensor], text: Mapping[str, str]) -> str:
-    """SHA-256 over everything in a file. Each part says its name and size first, so that no two files look alike."""
-    digest = sha256(json.dumps(dict(text), sort_keys=True).encode("ascii"))
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode("ascii"))
-        if tensor.numel():
-            flat = tensor.as_strided((tensor.numel(),), (1,))  # a single number may have any stride, and be contiguous
-            digest.update(flat.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+def tensors_digest(tensors: Mapping[str, Tensor], text: Mapping[str, str] | None = None) -> str:
+    """SHA-256 over ``text`` and over names, dtypes, shapes and bytes of ``tensors``, in the order of their names."""
+    return stored_digest({name: _stored(tensor) for name, tensor in tensors.items()}, text)
+
+
+def _stored(tensor: Tensor) -> StoredTensor:
+    plain = tensor.detach().cpu().contiguous()
+    flat = plain.as_strided((plain.numel(),), (1,))  # a single number may have any stride, and be contiguous
+    data = flat.view(torch.uint8).numpy().data if plain.numel() else b""
+    return StoredTensor(_DTYPES.get(plain.dtype, str(plain.dtype)), tuple(plain.shape), data)
+
+
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.complex64: "C64",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.bool: "BOOL",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2: "F8_E5M2", torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+}  # fmt: skip
+"""What safetensors calls a dtype."""

@@ -23,14 +23,17 @@ from typing import Any
 import torch
 
 from adadp.app.losses import cross_entropy
-from adadp.app.report.certificate import make_certificate, model_metadata, plain_words
+from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
+from adadp.app.report.wording import plain_words
 from adadp.app.runs import RunFolder
 from adadp.app.runs.atomic import cannot_write, sync_folder
 from adadp.app.runs.folder import has_finished
 from adadp.app.selection.search_data import Material
+from adadp.app.spec import RunSpec
 from adadp.app.train.evaluation import accuracy_on, share_right
 from adadp.app.train.search_spec import Search
+from adadp.certificate.make import model_metadata
 from adadp.errors import InputError
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
 from adadp.randomness import source_of
@@ -94,7 +97,7 @@ def publish(out: Path, search: Search, material: Material, run: RunFolder | None
         final = {"step": done["steps_done"], "final": True, "test_accuracy": accuracy, "score": search.score}
         folder.log({name: value for name, value in final.items() if value is not None})
     certificate = make_certificate(
-        config=config,
+        spec=RunSpec.of(config),
         plan=search.plans()[search.chosen or 0],
         ledger=read_ledger(folder.ledger_path),
         randomness=source_of(config.seed).describe(),

@@ -3,7 +3,7 @@
 fitting.py ``fit``: from Python, arguments to a configuration.      session.py ``train``: check everything, then run.
 planning.py what a configuration means as numbers.                  run.py the loop.
 evaluation.py looks at public test data.                            checkpoints.py save, restore, what is paid already.
-verify.py a finished run checked against itself.                    stopping.py Ctrl-C, and the seeds of random layers.
+verify.py what a finished run is checked for here.                   stopping.py Ctrl-C, and the seeds of random layers.
 validation_noise.py noise that follows validation records.          search_spec.py what a search among settings was.
 feature_release.py features released before the first step.         averaging.py an average of the weights.
 tensorboard.py a run on TensorBoard.                                rehearsal.py what is tried before the first charge.
@@ -16,10 +16,9 @@ from adadp.app.train.planning import plan_of, refuse_large_delta, with_release_n
 from adadp.app.train.result import Status, TrainResult
 from adadp.app.train.session import refuse_finished, train
 from adadp.app.train.tensorboard import check_board
-from adadp.app.train.verify import Check, verify_run
+from adadp.app.verify import verify_run
 
 __all__ = [
-    "Check",
     "Evaluation",
     "Status",
     "TrainResult",

@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from adadp.app.report.certificate import plain_words, stated
+from adadp.app.report.wording import plain_words
 from adadp.app.runs import ClassCounts, Evaluated
 from adadp.app.train.evaluation import Confusion
+from adadp.certificate.wording import stated
 from adadp.plan import Plan
 
 

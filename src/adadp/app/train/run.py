@@ -14,7 +14,7 @@ from torch import Tensor
 from adadp.accounting import Filter
 from adadp.accounting import Status as Proof
 from adadp.app.optimizers.building import check_noise, tell_noise
-from adadp.app.report.certificate import make_certificate, model_metadata
+from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
 from adadp.app.runs import Evaluated, RunFolder, coarse_seconds
 from adadp.app.spec import RunSpec
@@ -29,6 +29,7 @@ from adadp.app.train.result import Status, TrainResult
 from adadp.app.train.stopping import stop_requests
 from adadp.app.train.tensorboard import Board
 from adadp.app.train.validation_noise import Looks
+from adadp.certificate.make import model_metadata
 from adadp.errors import AdaDPError, BudgetExceeded, Interrupted
 from adadp.events import Event
 from adadp.ledger import read_ledger
@@ -291,7 +292,7 @@ class Run:
             self.keep({"step": self.private.step, "final": True, **found, "seconds": seconds})
         tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         certificate = make_certificate(
-            config=self.config,
+            spec=self.spec,
             plan=self.plan,
             ledger=read_ledger(self.private.ledger.path),
             randomness=self.private.source.describe(),

@@ -15,11 +15,11 @@ from typing import Any
 
 from adadp.app import start
 from adadp.app.config import TrainConfig
-from adadp.app.report.certificate import stated
 from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder
 from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import Status, verify_run
+from adadp.certificate.wording import stated
 from adadp.errors import InputError, RunError
 
 Measured = dict[str, Any]

@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adadp.accounting import rounded_up
-from adadp.app.report.certificate import small
-from adadp.app.report.detection import rules_out_little
 from adadp.app.report.html import comparison_charts as charts
 from adadp.app.report.html.comparison_charts import Case, budget_of, epsilon_of, shown_name
 from adadp.app.report.html.formatting import REHEARSALS, duration, number, percent, points
 from adadp.app.report.html.page import Command, Figure, KeyFigures, Page, Part, Section, Table, Tone, Words
+from adadp.certificate.detection import rules_out_little
+from adadp.certificate.wording import small
 from adadp.errors import InputError
 
 FORMAT = 2

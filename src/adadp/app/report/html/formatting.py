@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal
 
 from adadp.accounting import rounded_up
-from adadp.app.report.certificate import small
-from adadp.app.report.detection import FALSE_ALARMS, detection, rules_out_little
 from adadp.app.runs import ClassCounts
+from adadp.certificate.detection import FALSE_ALARMS, detection, rules_out_little
+from adadp.certificate.wording import small
 
 REHEARSALS = (
     "These runs are rehearsals: their noise is computed from seeds, and whoever has a seed can compute the noise again "

@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adadp.app.config import TrainConfig
-from adadp.app.report.certificate import bracket_in_words, guarantee_of, small
 from adadp.app.report.html.formatting import number
 from adadp.app.report.html.page import Axis, Chart, Series
+from adadp.app.report.wording import bracket_in_words
 from adadp.app.runs import Evaluated
 from adadp.app.texts.schedules import parse_open, parse_schedule
+from adadp.certificate.wording import guarantee_of, small
 from adadp.plan import Plan
 from adadp.schedules import Schedule, Uniform
 

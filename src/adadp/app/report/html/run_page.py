@@ -23,14 +23,16 @@ from typing import Any
 from adadp import __version__
 from adadp.accounting import rounded_up
 from adadp.app.config import TrainConfig
-from adadp.app.report.certificate import FORMAT, guarantee_of, record_in_words, small
-from adadp.app.report.detection import FALSE_ALARMS, detection, rules_out_little
 from adadp.app.report.html import run_charts as charts
 from adadp.app.report.html.formatting import doubts, duration, meaning, number, percent, percent_up, unbroken, whole
 from adadp.app.report.html.page import Command, Figure, KeyFigures, Matrix, Page, Part, Section, Table, Tone, Words
 from adadp.app.report.html.run_charts import Line
 from adadp.app.report.html.searches import search_command
+from adadp.app.report.wording import record_in_words
 from adadp.app.runs import ClassCounts, Evaluated, RunFolder, certificate_digest
+from adadp.certificate.detection import FALSE_ALARMS, detection, rules_out_little
+from adadp.certificate.make import FORMAT
+from adadp.certificate.wording import guarantee_of, small
 from adadp.errors import InputError, RunError
 
 Certificate = Mapping[str, Any]
@@ -176,7 +178,6 @@ def _final_look(lines: Sequence[Line]) -> float | Evaluated | None:
 def _protection(certificate: Certificate) -> Section:
     """What the certificate states, in the words of who is affected."""
     title = "What this protects, and what it does not"
-    open_to_all = [*(f"Disclosed: {each}" for each in certificate["disclosed"]), *certificate["not_charged"]]
     proved = guarantee_of(certificate)
     if proved is None:
         why = (certificate.get("reason", ""), certificate.get("claimed_by_paper", {}).get("text", ""))
@@ -194,9 +195,8 @@ def _protection(certificate: Certificate) -> Section:
         *([certificate["search"]["text"]] if "search" in certificate else []),
     ]
     limits = [
-        "What is true of many records alike. Learning that is the purpose of the model.",
-        "Several records of one person together. Each of them is protected, all of them together less.",
-        *open_to_all,
+        *certificate["not_covered"],
+        *(f"Disclosed: {each}" for each in certificate["disclosed"]),
     ]
     epsilon, delta = proved["epsilon"], certificate["delta"]
     weak = rules_out_little(epsilon, delta)
@@ -214,10 +214,11 @@ def _protection(certificate: Certificate) -> Section:
         Words(meaning(epsilon, delta, certificate["neighbours"]), f"What epsilon {rounded_up(epsilon)} {means}"),
     ]
     notes = (
-        f"Randomness: {certificate['randomness']}. Arithmetic: {certificate.get('arithmetic', 'fast')}.",
+        f"Randomness: {certificate['randomness']}. Arithmetic: {certificate['arithmetic']}.",
         *certificate["notes"],
     )
     shown.append(Words(notes, "Notes", listed=True))
+    shown.append(Words(tuple(certificate["caveats"]), "Technical caveats", listed=True))
     return Section(title, tuple(shown))
 
 

@@ -1,0 +1,101 @@
+"""A certificate in lines for people: first what is guaranteed, then what a record is, what is not covered, and the
+technical caveats at the end. No torch: ``adadp verify`` prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from adadp.accounting import rounded_up
+from adadp.certificate.wording import guarantee_of, small
+
+
+def plain_words(certificate: Mapping[str, Any]) -> str:
+    """The certificate in lines for people: what is guaranteed, what is not, and only then how the run was made."""
+    proved = guarantee_of(certificate)
+    if proved is None:
+        claimed = certificate.get("claimed_by_paper")
+        return f"NOT PRIVATE. {certificate.get('reason', '')}" + (f"\n{claimed['text']}" if claimed else "")
+    pair = f"({rounded_up(proved['epsilon'])}, {small(certificate['delta'])})-differentially private"
+    relation = f"for {certificate['neighbours']} neighbours"
+    if certificate["rehearsal"]:
+        lines = [
+            f"REHEARSAL, NOT FOR RELEASE. {certificate['reason']}",
+            f"Without a seed the same run would be {pair}, {relation}. {proved['protects']}",
+            record_in_words(certificate),
+        ]
+    else:
+        lines = [
+            proved["protects"],
+            record_in_words(certificate),
+            f"In technical terms: the model is {pair}, {relation}.",
+        ]
+    if "search" in certificate:
+        lines.append(certificate["search"]["text"])
+    lines += _listed("Not covered", certificate["not_covered"])
+    lines += _listed("Disclosed", certificate["disclosed"])
+    lines += ["How the model was made", *(f"  {each}" for each in _making(certificate, proved))]
+    lines += _listed("Technical caveats", certificate["caveats"])
+    return "\n".join(lines)
+
+
+def record_in_words(certificate: Mapping[str, Any]) -> str:
+    """What one record is, as a sentence."""
+    return f"One record is: {certificate['record'].removesuffix('.')}."
+
+
+def bracket_in_words(proved: Mapping[str, Any]) -> str:
+    """The bracket of epsilon to six digits; one number where its ends read alike."""
+    low, high = f"{proved['epsilon_low']:.6g}", rounded_up(proved["epsilon_high"], 6)
+    return f"between {low} and {high}, the upper end counts" if low != high else high
+
+
+def _listed(title: str, sentences: Iterable[str]) -> list[str]:
+    """A title and what stands under it; nothing where there is nothing."""
+    found = [f"  {each}" for each in sentences]
+    return [title, *found] if found else []
+
+
+def _making(certificate: Mapping[str, Any], proved: Mapping[str, Any]) -> list[str]:
+    plan, features = certificate["plan"], certificate.get("features", {"stages": [], "released": [], "public": []})
+    lost = f" ({certificate['steps_lost']} more were charged and lost)" if certificate["steps_lost"] else ""
+    lines = [
+        f"Training: {certificate['steps_done']} of {plan['steps']} steps of {certificate['method']}{lost}, on "
+        f"{certificate['sampling']} batches of about {plan['batch_size']} of {plan['records']} records, with clip rule "
+        f"{plan['clip_norm']} and noise multiplier {_noise(plan)}.",
+        _accounting(certificate, proved),
+        f"Randomness: {certificate['randomness']}. Arithmetic: {certificate['arithmetic']}.",
+    ]
+    if features["stages"]:
+        lines.append(f"Features before the network: {', then '.join(features['stages'])}.")
+    lines += [f"Released privately and charged: {each}." for each in features["released"]]
+    lines += [f"Public: {each}" for each in features["public"]]
+    return lines + [f"Note: {each}" for each in certificate["notes"]]
+
+
+def _accounting(certificate: Mapping[str, Any], proved: Mapping[str, Any]) -> str:
+    """Which accountant certifies, and what the others with a proof say."""
+    name = certificate["accountant"]
+    checks = {each["accountant"]: rounded_up(each["epsilon"]) for each in proved["cross_check"]}
+    if proved["epsilon"] == 0:
+        return "Accounting: nothing was released, so epsilon is 0."
+    if not checks:
+        return (
+            f"Accounting: epsilon is the budget that was fixed in advance. The {name} held the run to it while the "
+            "noise was chosen during the run."
+        )
+    others = ", ".join(f"{each} {epsilon}" for each, epsilon in checks.items() if each != name)
+    return f"Accounting: epsilon by {name} is {bracket_in_words(proved)}." + (
+        f" Other accountants with a proof: {others}." if others else ""
+    )
+
+
+def _noise(plan: Mapping[str, Any]) -> str:
+    """The noise of a plan; of noise that was chosen step by step, what it began and ended with."""
+    text = str(plan["noise"])
+    clips = f", kept while the clip bound is multiplied by {plan['clip_factors']}" if plan.get("keep_noise") else ""
+    if not (text.startswith("piecewise:") and text.endswith(",tick=1")):
+        return f"{text}{clips}"
+    points = [float(point.partition("=")[2]) for point in text.removesuffix(",tick=1").split(",")]
+    return f"chosen {len(points)} times during the run, {points[0]:.4g} at first and {points[-1]:.4g} at the end{clips}"
