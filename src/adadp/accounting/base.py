@@ -87,6 +87,10 @@ class Accountant(ABC):
                 "and selections with epsilon below 500.",
             ) from error
 
+    def sharper(self, counts: dict[Event, int]) -> bool:  # noqa: ARG002
+        """Whether it knows more of an event in ``counts`` than its dominating pair, so that it may be below ``pld``."""
+        return False
+
     @abstractmethod
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
         """Bracket of epsilon at ``delta`` for the flattened, non-empty, noisy events in ``counts``."""

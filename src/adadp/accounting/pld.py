@@ -10,12 +10,11 @@ from scipy.optimize import brentq
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
-from adadp.accounting.bounded_range import ranged_batch
 from adadp.accounting.composition import Composition
 from adadp.accounting.contour import Curve, contour_curve, direct_curve, log_chernoff, saddle_point
 from adadp.accounting.dominating import compositions
-from adadp.accounting.renyi import RdpAccountant
-from adadp.events import Event, Repeated, Selection, SelectionMechanism, compose, flatten
+from adadp.events import Event, Repeated, compose, flatten
+from adadp.registry import Registry
 
 _IGNORED = 1e-4
 """Outcomes that together have this share of delta are cut off (and added to the upper bound)."""
@@ -38,29 +37,29 @@ class PldAccountant(Accountant):
 
     Both orders of the two data sets are composed separately and the worse one counts. The multipliers must have been
     fixed in advance (or by anything but earlier releases).
+
+    Where the accountant ``rdp`` is installed and ``sharper`` it lowers the bracket, and the note says so: a bounded
+    range lowers moments, and the dominating pair of pure DP does not know of it. For a delta below 1e-100 its bound is
+    the answer.
     """
 
     name = "pld"
     status = Status.PROVED
-    _rdp = RdpAccountant()
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
         if delta < _LEAST_DELTA:
-            bound = self._rdp.epsilon(_composed(counts), delta).epsilon
+            bound = accountant("rdp").epsilon(_composed(counts), delta).epsilon
             return Bracket(0.0, bound, f"a Renyi bound: delta is below {_LEAST_DELTA:g}")
         above = compositions(self.name, counts, _IGNORED * delta)
         low, high = _worse_epsilon(above, delta)
         if any(composition.loose for composition in above):
             below = compositions(self.name, counts, _IGNORED * delta, below=True)
             low = min(_worse_epsilon(below[:1], delta)[0], high)
-        if _has_bounded_range(counts):
-            rdp = self._rdp.epsilon(_composed(counts), delta)
-            low, high = min(low, rdp.epsilon), min(high, rdp.epsilon)
-        return Bracket(low, high)
+        return _lowered(low, high, counts, lambda rdp: rdp.epsilon(_composed(counts), delta).epsilon)
 
     def excess(self, event: Event | None, delta: float, target: float, *, rough: bool) -> float:
         """The log of delta(target) / delta, which is nearly linear in log sigma where log epsilon is not."""
-        if _has_bounded_range(flatten(event)) if event is not None else True:
+        if event is None or _sharper(flatten(event)):
             return super().excess(event, delta, target, rough=rough)
 
         def question(counts: dict[Event, int]) -> Bracket:
@@ -85,10 +84,7 @@ class PldAccountant(Accountant):
                 break
             # What may be ignored is known only once delta is: look again with the better guess.
             guess = high
-        if _has_bounded_range(counts):
-            rdp = self._rdp.delta(_composed(counts), epsilon)
-            low, high = min(low, rdp.delta), min(high, rdp.delta)
-        return Bracket(low, high)
+        return _lowered(low, high, counts, lambda rdp: rdp.delta(_composed(counts), epsilon).delta)
 
 
 def _worse_epsilon(found: list[Composition], delta: float) -> tuple[float, float]:
@@ -109,13 +105,18 @@ def _worse_delta(found: list[Composition], epsilon: float, guess: float) -> tupl
     return max((low for low, _ in brackets), default=0.0), max((high for _, high in brackets), default=0.0)
 
 
-def _has_bounded_range(counts: dict[Event, int]) -> bool:
-    """Whether an exponential mechanism is in it: RDP knows of its bounded range, the loss distribution does not."""
-    return any(
-        (isinstance(event, Selection) and event.mechanism is SelectionMechanism.EXPONENTIAL)
-        or ranged_batch(event) is not None
-        for event in counts
-    )
+def _sharper(counts: dict[Event, int]) -> Accountant | None:
+    """``rdp`` where it is there and knows more."""
+    rdp = ACCOUNTANTS.get("rdp")
+    return rdp if rdp is not None and rdp.sharper(counts) else None
+
+
+def _lowered(low: float, high: float, counts: dict[Event, int], ask: Callable[[Accountant], float]) -> Bracket:
+    """The bracket, or the bound of a sharper accountant where that is below it."""
+    sharper = _sharper(counts)
+    if sharper is None or (bound := ask(sharper)) >= high:
+        return Bracket(low, high)
+    return Bracket(min(low, bound), bound, "the bound of rdp, which uses the bounded range of a choice")
 
 
 def _composed(counts: dict[Event, int]) -> Event:
@@ -223,3 +224,17 @@ def _crossing(
         left if left > low and bound(left) > delta else low,
         right if right < high and bound(right) <= delta else high,
     )
+
+
+def _accept(found: object) -> Accountant | None:
+    made = found() if isinstance(found, type) and issubclass(found, Accountant) else found
+    return made if isinstance(made, Accountant) else None
+
+
+ACCOUNTANTS: Registry[Accountant] = Registry("accountant", {PldAccountant.name: PldAccountant()}, _accept)
+"""By name: ``pld``, the default everywhere, and those that packages offer, ours among them."""
+
+
+def accountant(name: str = "pld") -> Accountant:
+    """The accountant called ``name``, or the one at ``module:Name``."""
+    return ACCOUNTANTS.find(name)

@@ -210,7 +210,7 @@ class AdaptivelyChosen:
     """``event`` whose parameters (noise multiplier, sampling rate) were chosen from earlier releases.
 
     Ordinary composition theorems need the parameters fixed in advance; such an event can be certified only by a filter
-    (``adadp.accounting.filters``).
+    (a budget that an installed package offers, such as ``adadp.app.accounting.filters``).
     """
 
     event: Event

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from adadp import checks
 from adadp.accounting.answer import Answer
 from adadp.accounting.base import Accountant
-from adadp.accounting.zcdp import ZcdpAccountant
+from adadp.app.accounting.zcdp import ZcdpAccountant
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import Event, Repeated, compose, flatten
 

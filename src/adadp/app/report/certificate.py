@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from adadp import __version__
-from adadp.accounting import ACCOUNTANTS, Answer, Filter, Status, accountant, rounded_up
+from adadp.accounting import ACCOUNTANTS, Answer, Status, accountant, rounded_up
+from adadp.app.accounting import Filter
 from adadp.app.config import TrainConfig, json_digest
 from adadp.app.features import parse_features, statement
 from adadp.app.report.detection import rules_out_little

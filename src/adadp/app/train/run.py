@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadp.accounting import Filter, accountant
 from adadp.accounting import Status as Proof
+from adadp.accounting import accountant
+from adadp.app.accounting import Filter
 from adadp.app.optimizers.building import check_noise, tell_noise
 from adadp.app.report.certificate import make_certificate, model_metadata
 from adadp.app.report.html import write_report

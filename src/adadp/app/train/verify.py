@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from adadp.accounting import Filter, filter_like
+from adadp.app.accounting import Filter
 from adadp.app.report.certificate import guarantee_of, make_certificate, tensors_digest
 from adadp.app.report.html import render, run_page
 from adadp.app.runs import RunFolder, certificate_digest
@@ -38,7 +38,7 @@ from adadp.app.train.planning import filter_of, notes_of, plan_of, planned_budge
 from adadp.app.train.search_spec import Search
 from adadp.errors import AdaDPError, InputError
 from adadp.events import describe
-from adadp.ledger import BudgetRule, LedgerRecord, PlannedBudget, read_ledger
+from adadp.ledger import BudgetRule, LedgerRecord, PlannedBudget, budget_like, read_ledger
 from adadp.plan import Plan
 from adadp.randomness import source_of
 
@@ -177,8 +177,8 @@ class _Finished:
         """The filter the ledger began with, fresh. Its numbers are its own: an earlier conversion of the same budget
         gave another rho or order, which is as valid as long as it allows no more than config.toml asks for.
         """
-        begun, asked = filter_like(self._record.budget), filter_of(self.folder.config, self._asked)
-        if (begun.name, begun.delta) != (asked.name, asked.delta) or not begun.within(asked):
+        begun, asked = budget_like(self._record.budget), filter_of(self.folder.config, self._asked)
+        if type(begun) is not type(asked) or begun.delta != asked.delta or not begun.within(asked):
             raise InputError("The ledger was begun with another plan than the certified one.")
         return begun
 

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from adadp.accounting.orders import LogMoment
+from adadp.app.accounting.orders import LogMoment
 from adadp.events import (
     Event,
     GaussianRelease,

@@ -15,7 +15,7 @@ from adadp.accounting.dominating import (
     refuse_other,
     sampling_rate,
 )
-from adadp.accounting.orders import largest_moment, minimise
+from adadp.app.accounting.orders import largest_moment, minimise
 from adadp.errors import UnsupportedEvent
 from adadp.events import (
     Event,
