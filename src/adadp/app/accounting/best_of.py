@@ -66,7 +66,7 @@ class BestOf(OtherEvent):
             )
 
     @property
-    def held(self) -> tuple[Event, ...]:
+    def inner(self) -> tuple[Event, ...]:
         return self.candidates
 
     def log_moment(self, accountant: str) -> LogMoment:
