@@ -447,14 +447,12 @@ def _check_unsampled(value: object, where: str) -> None:
 
 def _refuse_disjoint(events: tuple[Event, ...], where: str) -> None:
     """Parts are told apart once, outside of everything but compositions."""
-    for event in events:
-        for part in flatten(event):
-            if isinstance(part, Disjoint):
-                raise EventError(
-                    f"{where} holds Disjoint.",
-                    why="Which part a record is in is asked once for everything that is released.",
-                    fix=f"Put {where} inside the parts.",
-                )
+    if any(isinstance(part, Disjoint) for event in events for part in flatten(event)):
+        raise EventError(
+            f"{where} holds Disjoint.",
+            why="Which part a record is in is asked once for everything that is released.",
+            fix=f"Put {where} inside the parts.",
+        )
 
 
 def _holds_adaptive(event: Event) -> bool:

@@ -107,9 +107,7 @@ class Chain:
 
     def torn_line(self, torn: bytes) -> bytes:
         """The record that closes ``torn``, the broken bytes (one line or more) after the last good line."""
-        return self._sealed(
-            {"kind": "torn", "counted": self._counted(torn), "digest": sha256(torn).hexdigest()},
-        )
+        return self._sealed({"kind": "torn", "counted": self._counted(torn), "digest": sha256(torn).hexdigest()})
 
     def accept(self, line: bytes) -> bool:
         """Take in a header, define or charge; ``False`` when the checksum does not hold.
