@@ -334,7 +334,7 @@ def _claimed(published: str | None, plan: Plan, ledger: LedgerRecord, delta: flo
 
 
 def _cross_check(event: Event | None, delta: float) -> list[dict[str, Any]]:
-    """What every accountant with a proof says; those that have no theorem for the events are left out."""
+    """What every accountant with a proof says, the tightest first; one without a theorem for the events is left out."""
     found: list[dict[str, Any]] = []
     for name, each in ACCOUNTANTS.items():
         if event is None or each.status is not Status.PROVED:
@@ -345,7 +345,7 @@ def _cross_check(event: Event | None, delta: float) -> list[dict[str, Any]]:
             continue
         if math.isfinite(epsilon):
             found.append({"accountant": name, "epsilon": epsilon})
-    return found
+    return sorted(found, key=lambda each: float(each["epsilon"]))
 
 
 def _disclosed(config: TrainConfig, plan: Plan, *, searched: bool) -> list[str]:
