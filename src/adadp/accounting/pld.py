@@ -38,9 +38,8 @@ class PldAccountant(Accountant):
     Both orders of the two data sets are composed separately and the worse one counts. The multipliers must have been
     fixed in advance (or by anything but earlier releases).
 
-    Where the accountant ``rdp`` is installed and ``sharper`` it lowers the bracket, and the note says so: a bounded
-    range lowers moments, and the dominating pair of pure DP does not know of it. For a delta below 1e-100 its bound is
-    the answer.
+    The dominating pair of a choice does not know of its bounded range. There ``rdp``, where it is installed, lowers the
+    bracket, and for a delta below 1e-100 its bound is the answer; the note says so.
     """
 
     name = "pld"

@@ -78,7 +78,7 @@ class Event(ABC):  # noqa: B024  # a leaf must add nothing
 
     @property
     def happens(self) -> bool:
-        """Whether it can touch a record: its rate, its count or its stated cost is not 0."""
+        """Whether it can touch a record: its rate, count or stated cost is not 0."""
         return True
 
 
@@ -165,8 +165,7 @@ class Selection(Event):
 
 @dataclass(frozen=True)
 class PoissonSampled(_Around):
-    """``event`` ran on a batch that holds each record independently with ``sampling_probability``; empty batches count
-    too.
+    """``event`` ran on a batch, maybe empty, that holds each record independently with ``sampling_probability``.
 
     Several releases from one batch are one ``PoissonSampled`` around their ``Composed``: they share the coin flips.
     """
@@ -380,24 +379,16 @@ def compose(*events: Event) -> Event:
 def flatten(event: Event) -> dict[Event, int]:
     """How often each indivisible event occurs: compositions and repetitions opened, equal events counted together.
 
-    Sampled events stay whole (what they hold shares one batch), and so do searches and parts. Keys keep the order of
-    their first appearance.
+    All others stay whole, as what a sampler holds shares one batch. Keys keep the order of their first appearance.
     """
+    if not isinstance(event, (Repeated, Composed)):
+        return {event: 1}
+    times = event.count if isinstance(event, Repeated) else 1
     counts: dict[Event, int] = {}
-    _count_into(counts, event, 1)
+    for part in event.inner if times else ():
+        for each, count in flatten(part).items():
+            counts[each] = counts.get(each, 0) + times * count
     return counts
-
-
-def _count_into(counts: dict[Event, int], event: Event, times: int) -> None:
-    if times == 0:
-        return
-    if isinstance(event, Repeated):
-        _count_into(counts, event.event, times * event.count)
-    elif isinstance(event, Composed):
-        for part in event.events:
-            _count_into(counts, part, times)
-    else:
-        counts[event] = counts.get(event, 0) + times
 
 
 def check_event(value: object, where: str) -> None:

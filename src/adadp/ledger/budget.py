@@ -80,18 +80,15 @@ class FixedBudget(BudgetRule, Protocol):
         ...
 
 
-def _accept(found: object) -> type[FixedBudget] | None:
-    return found if isinstance(found, type) and hasattr(found, "from_json") else None
-
-
-BUDGETS: Registry[type[FixedBudget]] = Registry("budget", {}, _accept)
+BUDGETS: Registry[type[FixedBudget]] = Registry(
+    "budget", {}, lambda found: found if isinstance(found, type) and hasattr(found, "from_json") else None
+)
 
 
 def budget_like(description: object) -> FixedBudget:
     """The fixed budget that describes itself so, as in the header of a ledger.
 
-    A header is read before it is trusted: the rule is found by its name among those installed, never imported from a
-    place that the header names.
+    The rule is found by name among those installed: a header is not trusted to name a place to import from.
     """
     body = description if isinstance(description, dict) else {}
     rule = body.get("rule")

@@ -98,9 +98,7 @@ class Chain:
         return self._sealed({"kind": "header", "format": FORMAT, **fields})
 
     def define_line(self, event: Event, count: int) -> bytes:
-        return self._sealed(
-            {"kind": "define", "id": len(self._definitions), "count": count, "event": to_json(event)},
-        )
+        return self._sealed({"kind": "define", "id": len(self._definitions), "count": count, "event": to_json(event)})
 
     def charge_line(self, number: int) -> bytes:
         return self._sealed({"kind": "charge", "id": number, "seq": self.seq + 1})

@@ -34,15 +34,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from adadp.app.accounting.orders import LogMoment
-from adadp.events import (
-    Event,
-    GaussianRelease,
-    Neighbours,
-    PoissonSampled,
-    Selection,
-    SelectionMechanism,
-    flatten,
-)
+from adadp.events import Event, GaussianRelease, Neighbours, PoissonSampled, Selection, SelectionMechanism, flatten
 
 Array = NDArray[np.float64]
 
