@@ -28,7 +28,7 @@ CORE: dict[str, set[str]] = {
     "registry": {"errors", "checks"},
     "events": {"errors", "checks"},
     "schedules": {"errors", "checks"},
-    "ledger": {"errors", "checks", "events"},
+    "ledger": {"errors", "checks", "registry", "events"},
     "accounting": {"errors", "checks", "events", "registry"},
     "certificate": {"errors", "checks", "events", "accounting", "ledger"},
     "randomness": {"errors", "checks"},

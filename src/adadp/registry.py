@@ -42,7 +42,8 @@ class Registry(Mapping[str, T], Generic[T]):
     @cached_property
     def _offered(self) -> dict[str, EntryPoint]:
         group = f"adadp.{self._kind.replace(' ', '_')}s"
-        found = {each.name: each for each in reversed(list(entry_points(group=group)))}
+        offered = sorted(entry_points(group=group), key=lambda each: not each.value.startswith("adadp."))  # ours win
+        found = {each.name: each for each in reversed(offered)}
         return {name: found[name] for name in reversed(found) if name not in self._built_in}
 
     def __iter__(self) -> Iterator[str]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import cross_entropy
 
-from adadp.accounting import RdpFilter
+from adadp.app.accounting import RdpFilter
 from adadp.app.audit.replay import neighbour_replay
 from adadp.app.runs import RunFolder
 from adadp.app.texts.clip_rules import clip_rule_text, parse_clip_rule

@@ -511,9 +511,9 @@ def test_a_whole_search_may_be_chosen_adaptively_and_hold_a_search():
 
 
 def test_the_candidates_of_a_search_share_a_relation():
-    with pytest.raises(EventError, match=r"BestOf\.held mixes neighbouring relations"):
+    with pytest.raises(EventError, match=r"BestOf\.inner mixes neighbouring relations"):
         BestOf((G, G_REPLACE), LAW)
-    with pytest.raises(EventError, match=r"BestOf\.held must be a non-empty sequence"):
+    with pytest.raises(EventError, match=r"BestOf\.inner must be a non-empty sequence"):
         BestOf((), LAW)
 
 

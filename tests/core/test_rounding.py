@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from adadp import Ledger, Plan, PrivateGradients, fit
-from adadp.accounting import RdpFilter
+from adadp.app.accounting import RdpFilter
 from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
 from adadp.app.texts.methods import parse_method

@@ -45,32 +45,25 @@ class Accountant(ABC):
     def epsilon(self, event: Event | None, delta: float) -> Answer:
         """The smallest epsilon for which ``event`` is (epsilon, delta)-DP. ``None`` is a run that released nothing."""
         delta = checks.delta(delta)
-        bracket = self._ask(event, lambda counts: self._epsilon(counts, delta), math.inf)
+        bracket = self.ask(event, lambda counts: self._epsilon(counts, delta), math.inf)
         return Answer(
             bracket.high, bracket.low, bracket.high, delta, delta, delta, self.name, self.status,
             event.neighbours if event else None, bracket.note,
         )  # fmt: skip
 
-    def excess(self, event: Event | None, delta: float, target: float, *, rough: bool) -> float:  # noqa: ARG002
-        """For searches that look again: an estimate that grows with epsilon, and is 0 where that is ``target``.
-
-        ``rough`` is cheaper, and may be off by a factor.
-        """
-        return math.log(max(self.epsilon(event, delta).epsilon, 1e-300) / target)
-
     def delta(self, event: Event | None, epsilon: float) -> Answer:
         """The smallest delta for which ``event`` is (epsilon, delta)-DP."""
         epsilon = checks.non_negative("epsilon", epsilon)
-        bracket = self._ask(event, lambda counts: self._delta(counts, epsilon), 1.0)
+        bracket = self.ask(event, lambda counts: self._delta(counts, epsilon), 1.0)
         return Answer(
             epsilon, epsilon, epsilon, bracket.high, bracket.low, bracket.high, self.name, self.status,
             event.neighbours if event else None, bracket.note,
         )  # fmt: skip
 
-    def _ask(
+    def ask(
         self, event: Event | None, question: Callable[[dict[Event, int]], Bracket], without_noise: float
     ) -> Bracket:
-        """Answer what needs no theorem, and ask the accountant the rest."""
+        """Answer what needs no theorem, and put ``question`` to each case of where a record can be."""
         if event is None or is_silent(event):
             return Bracket(0.0, 0.0, "nothing was released")
         if is_noiseless(event):
@@ -86,6 +79,10 @@ class Accountant(ABC):
                 fix="Use noise multipliers between 1e-6 and 1e6, at most 1e12 releases, "
                 "and selections with epsilon below 500.",
             ) from error
+
+    def sharper(self, counts: dict[Event, int]) -> bool:  # noqa: ARG002
+        """Whether it knows more of an event in ``counts`` than its dominating pair, so that it may be below ``pld``."""
+        return False
 
     @abstractmethod
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:

@@ -174,7 +174,6 @@ def _resolution(  # noqa: PLR0917
     """
     damping = [_Damping(family, theta) for family in composition.families]
     affordable = max(_MOST_WORK // _levels(composition), 1 << 12) // rough
-
     known: dict[int, float] = {}
 
     def cut(steps: int, blur: float) -> float:
@@ -274,7 +273,6 @@ def contour_curve(
     slack += float(after[kept]) if kept < len(after) else 0.0
     kernel, heights = kernel[:kept], heights[:kept]
     aliased = 2 * math.exp(-tiny)
-
     known = low == composition.mostly_above
     surplus, spill = _surplus(composition, theta, 2 * math.pi / tau, blur) if known else (None, 0.0)
 
@@ -299,10 +297,9 @@ def contour_curve(
         body = max(0.0, body + spill + scale * (cut + slack + aliased)) + reached
         return min(1.0, body + composition.cut_off + composition.jumped(at)[1])
 
-    # Beyond this epsilon jumps are the greater part of delta, and their bound is of no use.
-    return Curve(
-        lower, upper, math.inf if composition.jumped(math.inf)[1] <= _RELATIVE_CUT * delta else composition.farthest
-    )
+    # Beyond ``farthest`` jumps are the greater part of delta, and their bound is of no use.
+    few_jumps = composition.jumped(math.inf)[1] <= _RELATIVE_CUT * delta
+    return Curve(lower, upper, math.inf if few_jumps else composition.farthest)
 
 
 def _surplus(
@@ -361,7 +358,6 @@ def direct_curve(composition: Composition) -> Curve | None:
     (family,) = composition.families
     nodes = family.nodes(0.0, 0.0, least=_SINGLE_POINTS)
     mass, loss = np.exp(nodes.log_mass), nodes.loss
-
     kinks = mass * nodes.width / 10
 
     def value_and_error(epsilon: float) -> tuple[float, float]:
@@ -393,10 +389,7 @@ def _discrete_curve(families: list[Discrete]) -> Curve:
         masses = np.multiply.outer(masses, part[0]).ravel()
         losses = np.add.outer(losses, part[1]).ravel()
 
-    def value(epsilon: float) -> float:
-        return float(np.sum(masses * -np.expm1(np.minimum(epsilon - losses, 0.0))))
-
-    return _closed_form(value)
+    return _closed_form(lambda epsilon: float(np.sum(masses * -np.expm1(np.minimum(epsilon - losses, 0.0)))))
 
 
 def _closed_form(value: Callable[[float], float]) -> Curve:

@@ -56,7 +56,7 @@ def refuse_adaptive(accountant: str, event: Event) -> NoReturn:
     raise AdaptiveEvent(
         f"{accountant} cannot certify {describe(event)}.",
         why="Its noise multiplier was chosen from earlier releases, and composition theorems need it fixed in advance.",
-        fix="Charge the run through an RdpFilter or ZcdpFilter (adadp.accounting) and report the filter's budget.",
+        fix="Charge the run through an RdpFilter or ZcdpFilter (adadp.app.accounting) and report the filter's budget.",
     )
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
-import numpy as np
 from scipy.optimize import brentq
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
-from adadp.accounting.bounded_range import ranged_batch
 from adadp.accounting.composition import Composition
 from adadp.accounting.contour import Curve, contour_curve, direct_curve, log_chernoff, saddle_point
 from adadp.accounting.dominating import compositions
-from adadp.accounting.renyi import RdpAccountant
-from adadp.events import Event, Repeated, Selection, SelectionMechanism, compose, flatten
+from adadp.events import Event, Repeated, compose
+from adadp.registry import Registry
 
-_IGNORED = 1e-4
+IGNORED = 1e-4
 """Outcomes that together have this share of delta are cut off (and added to the upper bound)."""
 _NOTHING = 1e-25
 """Chernoff bounds on delta below this are answered as they are: no delta anybody asks for is smaller."""
@@ -38,57 +37,41 @@ class PldAccountant(Accountant):
 
     Both orders of the two data sets are composed separately and the worse one counts. The multipliers must have been
     fixed in advance (or by anything but earlier releases).
+
+    The dominating pair of a choice does not know of its bounded range. There ``rdp``, where it is installed, lowers the
+    bracket, and for a delta below 1e-100 its bound is the answer; the note says so.
     """
 
     name = "pld"
     status = Status.PROVED
-    _rdp = RdpAccountant()
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
         if delta < _LEAST_DELTA:
-            bound = self._rdp.epsilon(_composed(counts), delta).epsilon
+            bound = accountant("rdp").epsilon(composed(counts), delta).epsilon
             return Bracket(0.0, bound, f"a Renyi bound: delta is below {_LEAST_DELTA:g}")
-        above = compositions(self.name, counts, _IGNORED * delta)
-        low, high = _worse_epsilon(above, delta)
-        if any(composition.loose for composition in above):
-            below = compositions(self.name, counts, _IGNORED * delta, below=True)
-            low = min(_worse_epsilon(below[:1], delta)[0], high)
-        if _has_bounded_range(counts):
-            rdp = self._rdp.epsilon(_composed(counts), delta)
-            low, high = min(low, rdp.epsilon), min(high, rdp.epsilon)
-        return Bracket(low, high)
-
-    def excess(self, event: Event | None, delta: float, target: float, *, rough: bool) -> float:
-        """The log of delta(target) / delta, which is nearly linear in log sigma where log epsilon is not."""
-        if _has_bounded_range(flatten(event)) if event is not None else True:
-            return super().excess(event, delta, target, rough=rough)
-
-        def question(counts: dict[Event, int]) -> Bracket:
-            first = compositions(self.name, counts, _IGNORED * delta)[0]
-            if first.releases <= 1 or not first.families:
-                found = math.log(max(self._epsilon(counts, delta).high, _LEAST) / target)
-            else:
-                found = _log_delta(first, target, delta, rough) - math.log(delta)
-            return Bracket(found, found)
-
-        return self._ask(event, question, math.inf).high
+        low, high = _composed_bracket(counts, IGNORED * delta, partial(_worse_epsilon, delta=delta))
+        return _lowered(low, high, counts, lambda rdp: rdp.epsilon(composed(counts), delta).epsilon)
 
     def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
         guess = 1e-20
         while True:
-            above = compositions(self.name, counts, _IGNORED * guess)
-            low, high = _worse_delta(above, epsilon, guess)
-            if any(composition.loose for composition in above):
-                below = compositions(self.name, counts, _IGNORED * guess, below=True)
-                low = min(_worse_delta(below[:1], epsilon, guess)[0], high)
+            low, high = _composed_bracket(counts, IGNORED * guess, partial(_worse_delta, epsilon=epsilon, guess=guess))
             if high < 10 * guess or high - low < 1e-3 * high:
                 break
             # What may be ignored is known only once delta is: look again with the better guess.
             guess = high
-        if _has_bounded_range(counts):
-            rdp = self._rdp.delta(_composed(counts), epsilon)
-            low, high = min(low, rdp.delta), min(high, rdp.delta)
-        return Bracket(low, high)
+        return _lowered(low, high, counts, lambda rdp: rdp.delta(composed(counts), epsilon).delta)
+
+
+def _composed_bracket(
+    counts: dict[Event, int], ignored: float, worse: Callable[[list[Composition]], tuple[float, float]]
+) -> tuple[float, float]:
+    """The bracket of the worse order of the data sets; its low end from below where the compositions are loose."""
+    above = compositions(PldAccountant.name, counts, ignored)
+    low, high = worse(above)
+    if any(composition.loose for composition in above):
+        low = min(worse(compositions(PldAccountant.name, counts, ignored, below=True)[:1])[0], high)
+    return low, high
 
 
 def _worse_epsilon(found: list[Composition], delta: float) -> tuple[float, float]:
@@ -109,16 +92,22 @@ def _worse_delta(found: list[Composition], epsilon: float, guess: float) -> tupl
     return max((low for low, _ in brackets), default=0.0), max((high for _, high in brackets), default=0.0)
 
 
-def _has_bounded_range(counts: dict[Event, int]) -> bool:
-    """Whether an exponential mechanism is in it: RDP knows of its bounded range, the loss distribution does not."""
-    return any(
-        (isinstance(event, Selection) and event.mechanism is SelectionMechanism.EXPONENTIAL)
-        or ranged_batch(event) is not None
-        for event in counts
-    )
+def sharper(counts: dict[Event, int]) -> Accountant | None:
+    """``rdp`` where it is there and knows more."""
+    rdp = ACCOUNTANTS.get("rdp")
+    return rdp if rdp is not None and rdp.sharper(counts) else None
 
 
-def _composed(counts: dict[Event, int]) -> Event:
+def _lowered(low: float, high: float, counts: dict[Event, int], ask: Callable[[Accountant], float]) -> Bracket:
+    """The bracket, or the bound of a sharper accountant where that is below it."""
+    rdp = sharper(counts)
+    if rdp is None or (bound := ask(rdp)) >= high:
+        return Bracket(low, high)
+    return Bracket(min(low, bound), bound, "the bound of rdp, which uses the bounded range of a choice")
+
+
+def composed(counts: dict[Event, int]) -> Event:
+    """The flattened events as one."""
     return compose(*(Repeated(event, count) for event, count in counts.items()))
 
 
@@ -153,19 +142,6 @@ def _saddle_epsilon(composition: Composition, delta: float) -> tuple[float, floa
     """The epsilon of the saddle-point approximation, and its theta: an estimate."""
     theta = saddle_point(composition, log_delta=math.log(delta))
     return max(composition.cumulants(theta)[1] - 1 / theta - 1 / (theta + 1), 0.0), theta
-
-
-def _log_delta(composition: Composition, epsilon: float, guess: float, rough: bool) -> float:
-    """An estimate of log delta(epsilon), by one cheap line or by the saddle-point approximation of all but jumps."""
-    near = composition.around(epsilon, guess)
-    theta = saddle_point(near, epsilon=epsilon)
-    if not rough:
-        low, high = contour_curve(near, theta, epsilon, guess, rough=True).bounds(epsilon)
-        return math.log(max(math.sqrt(low * high) if low > 0 else high, _LEAST))
-    value, _, second = near.cumulants(theta)
-    spread = second + 1 / theta**2 + 1 / (theta + 1) ** 2
-    log_size = value - theta * epsilon - math.log(theta * (theta + 1)) - 0.5 * math.log(2 * math.pi * spread)
-    return float(np.logaddexp(log_size, math.log(max(near.jumped(epsilon)[0], _LEAST))))
 
 
 def _delta_bracket(composition: Composition, epsilon: float, guess: float, enough: float = 0.0) -> tuple[float, float]:
@@ -223,3 +199,17 @@ def _crossing(
         left if left > low and bound(left) > delta else low,
         right if right < high and bound(right) <= delta else high,
     )
+
+
+def _accept(found: object) -> Accountant | None:
+    made = found() if isinstance(found, type) and issubclass(found, Accountant) else found
+    return made if isinstance(made, Accountant) else None
+
+
+ACCOUNTANTS: Registry[Accountant] = Registry("accountant", {PldAccountant.name: PldAccountant()}, _accept)
+"""By name: ``pld``, the default everywhere, and those that packages offer, ours among them."""
+
+
+def accountant(name: str = "pld") -> Accountant:
+    """The accountant called ``name``, or the one at ``module:Name``."""
+    return ACCOUNTANTS.find(name)

@@ -62,15 +62,11 @@ def _mix_slope(q: Array, y: Array) -> Array:
 
 
 class PoissonOneSided(SmoothFamily):
-    """Common ground of remove and add. ``shift`` is added to y: what the other releases on the same batch
-    contribute.
-    """
+    """Common ground of remove and add. ``shift``, of the other releases on the same batch, is added to y."""
 
     def __init__(self, q: Array, mu: Array, counts: Array, cap: float = math.inf, shift: float = 0.0) -> None:
         super().__init__(q, mu, counts, cap)
         self.shift = shift
-        self.jumps = np.zeros(len(mu), dtype=bool)
-        """Where outcomes are let go because of their loss."""
 
     def _y(self, u: Array) -> Array:
         mu = self.mu[:, None]
@@ -161,8 +157,6 @@ class Replaced(SmoothFamily):
 
     def __init__(self, q: Array, mu: Array, counts: Array, cap: float = math.inf) -> None:
         super().__init__(q, mu, counts, cap)
-        self.jumps = np.zeros(len(mu), dtype=bool)
-        """Where outcomes are let go because of their loss."""
         self._end(cap + self._middle, self.taper)
 
     @property
@@ -204,9 +198,7 @@ class Replaced(SmoothFamily):
 
     @property
     def variation(self) -> float:
-        """The sum of the total variation distances, q (2 Phi(d) - 1) for outcomes at d if the record is in the
-        batch.
-        """
+        """The sum of the total variation distances, q (2 Phi(d) - 1) for outcomes at d with the record in the batch."""
         return float(self.counts @ (self.q * erf(self._middle / math.sqrt(2))))
 
     @property
@@ -220,10 +212,6 @@ class Replaced(SmoothFamily):
         """The probability, by P as by Q, that an outcome or its mirror image was let go."""
         by_p, by_q = self._beyond()
         return by_p + by_q
-
-    @property
-    def let_go(self) -> float:
-        return 2 * float(self.counts[~self.jumps].sum()) * float(ndtr(-self.cap / math.hypot(1, TAPER)))
 
     def _inside(self, rows: NDArray[np.intp], u: Array) -> Array:
         return np.asarray((self.edge[rows] - np.logaddexp(0.0, u)) / self.soft[rows])

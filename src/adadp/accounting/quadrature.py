@@ -89,10 +89,12 @@ class SmoothFamily(Family):
         self.taper = np.full_like(mu, TAPER)
         self.last = cap + (mu if self.shifted else 0 * mu)
         """Outcomes beyond it are let go, over ``taper`` on either side."""
+        self.jumps = np.zeros(len(mu), dtype=bool)
+        """Where they are let go because of their loss."""
 
     @property
     def let_go(self) -> float:
-        return 2 * float(self.counts.sum()) * float(ndtr(-self.cap / math.hypot(1, TAPER)))
+        return 2 * float(self.counts[~self.jumps].sum()) * float(ndtr(-self.cap / math.hypot(1, TAPER)))
 
     @abstractmethod
     def _pull(self, tilt: float) -> Array:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from adadp.accounting import ACCOUNTANTS, Answer, Filter, Status, accountant
+from adadp.accounting import ACCOUNTANTS, Answer, Status, accountant
 from adadp.certificate import wording
 from adadp.certificate.digests import json_digest
 from adadp.errors import AccountingError
 from adadp.events import Event, GaussianRelease, Neighbours, describe, to_json
-from adadp.ledger import LedgerRecord
+from adadp.ledger import FixedBudget, LedgerRecord
 from adadp.ledger.reader import whole
 
 FORMAT = 3
@@ -29,7 +29,7 @@ def figures(
     delta: float | None,
     accountant_name: str,
     seed: int | None,
-    budget: Filter | None = None,
+    budget: FixedBudget | None = None,
     not_private: str | None = None,
     paper: str | None = None,
     compared: Iterable[str] = ACCOUNTANTS,
@@ -73,8 +73,11 @@ def figures(
         claim = _claimed(paper, ledger.charges, delta)
         return stated | {"private": False, "reason": not_private, "claimed_by_paper": claim}
     if budget is not None:
-        stated["accountant"] = budget.name
-        answer = budget.answer() if event is not None else None
+        stated["accountant"] = name = str(budget.describe()["rule"])
+        # Whatever the filter admitted is (epsilon, delta)-DP: what was used of it certifies nothing smaller.
+        top, allowed = budget.epsilon, budget.delta
+        held = Answer(top, top, top, allowed, allowed, allowed, name, Status.PROVED, neighbours)
+        answer = held if event is not None else None
     else:
         answer = accountant(accountant_name).epsilon(event, delta) if event is not None else None
     if answer is not None and answer.status is not Status.PROVED:
@@ -122,7 +125,7 @@ def _guarantee(answer: Answer | None, delta: float, neighbours: Neighbours) -> d
 
 
 def _cross_check(event: Event, delta: float, compared: Iterable[str]) -> list[dict[str, Any]]:
-    """What every accountant with a proof says, in the order of their names in ``ACCOUNTANTS``."""
+    """What every accountant with a proof says, the tightest first."""
     found: list[dict[str, Any]] = []
     for name in compared:
         if ACCOUNTANTS[name].status is not Status.PROVED:
@@ -133,7 +136,7 @@ def _cross_check(event: Event, delta: float, compared: Iterable[str]) -> list[di
             continue
         if math.isfinite(epsilon):
             found.append({"accountant": name, "epsilon": epsilon})
-    return found
+    return sorted(found, key=lambda each: float(each["epsilon"]))
 
 
 def _claimed(paper: str | None, charges: Mapping[Event, int], delta: float) -> dict[str, Any]:

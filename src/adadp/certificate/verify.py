@@ -30,8 +30,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from adadp.accounting import ACCOUNTANTS, Filter, ZcdpFilter, accountant, filter_like
-from adadp.accounting.zcdp import ZcdpAccountant
+from adadp.accounting import ACCOUNTANTS, accountant
 from adadp.certificate.digests import json_digest, read_stored, stored_digest
 from adadp.certificate.make import FORMAT, figures, model_metadata, releases_json
 from adadp.certificate.wording import guarantee_of, randomness
@@ -50,7 +49,7 @@ from adadp.events import (
     flatten,
     from_json,
 )
-from adadp.ledger import LedgerRecord, read_ledger
+from adadp.ledger import FixedBudget, LedgerRecord, budget_like, read_ledger
 from adadp.ledger.reader import whole
 
 if sys.version_info >= (3, 11):
@@ -265,24 +264,20 @@ class _Finished:
         if event is None or config.get(asked) is None:
             return
         if asked == "rho":
-            cost = ZcdpAccountant().rho(self._planned)
+            zcdp: Any = accountant("zcdp")
+            cost = zcdp.rho(self._planned)
         else:
             cost = accountant(config["accountant"]).epsilon(event, config["delta"]).epsilon
         if not cost <= config[asked] * (1 + CLOSE):
             raise InputError(f"The certified plan costs {asked} {cost:.6g}; config.toml asks for {config[asked]:g}.")
 
-    def _filter(self) -> Filter:
+    def _filter(self) -> FixedBudget:
         """The filter the ledger began with, fresh. Its numbers are its own: an earlier conversion of the same budget
         gave another rho or order, which is as valid as long as it allows no more than config.toml asks for.
         """
-        begun, config = filter_like(self._record.budget), self._config
-        if config.get("rho") is not None:
-            kept = isinstance(begun, ZcdpFilter) and begun.rho <= config["rho"] * (1 + CLOSE)
-        else:
-            asked = config["epsilon"]
-            kept = begun.epsilon <= asked * (1 + CLOSE)
-            if isinstance(begun, ZcdpFilter):
-                kept = kept and begun.within(ZcdpFilter(epsilon=asked, delta=begun.delta))
+        begun, config = budget_like(self._record.budget), self._config
+        asked = "epsilon" if config.get("rho") is None else "rho"
+        kept = getattr(begun, asked, math.inf) <= config[asked] * (1 + CLOSE)
         if not kept or begun.delta != config["delta"]:
             raise InputError(_ANOTHER_PLAN)
         return begun

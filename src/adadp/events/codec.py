@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import Enum
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -35,36 +37,22 @@ def to_json(event: Event) -> dict[str, Any]:
 
 def _encode(event: Event) -> dict[str, Any]:
     check_event(event, "event")
-    kind = event.kind if isinstance(event, OtherEvent) else _KIND_OF[type(event)]
-    body: dict[str, Any] = {"kind": kind, "neighbours": event.neighbours.value}
-    if isinstance(event, GaussianRelease):
-        body["noise_multiplier"] = event.noise_multiplier
-        if event.replaced != 2:
-            body["replaced"] = event.replaced
-    elif isinstance(event, ZcdpCost):
-        body["rho"] = event.rho
-    elif isinstance(event, Selection):
-        body |= {"epsilon": event.epsilon, "mechanism": event.mechanism.value}
-    elif isinstance(event, PoissonSampled):
-        body |= {"sampling_probability": event.sampling_probability, "event": _encode(event.event)}
-    elif isinstance(event, FixedSizeSampled):
-        body |= {"sampling_fraction": event.sampling_fraction, "event": _encode(event.event)}
-    elif isinstance(event, ReshuffledEpoch):
-        body |= {
-            "batches": [_encode(batch) for batch in event.batches],
-            "independent_assignment": event.independent_assignment,
-        }
-    elif isinstance(event, AdaptivelyChosen):
-        body["event"] = _encode(event.event)
-    elif isinstance(event, Composed):
-        body["events"] = [_encode(part) for part in event.events]
-    elif isinstance(event, OtherEvent):
-        body |= event.fields(_encode)
-    elif isinstance(event, Disjoint):
-        body["parts"] = [_encode(part) for part in event.parts]
-    else:
-        body |= {"event": _encode(event.event), "count": event.count}
+    if isinstance(event, OtherEvent):
+        return {"kind": event.kind, "neighbours": event.neighbours.value, **event.fields(_encode)}
+    body = {"kind": _KINDS[type(event)][0], "neighbours": event.neighbours.value}
+    for field in fields(event):
+        value = getattr(event, field.name)
+        if field.name != "neighbours" and (field.name, value) != _USUAL:
+            body[field.name] = _plain(value)
     return body
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Event):
+        return _encode(value)
+    if isinstance(value, tuple):
+        return [_encode(part) for part in value]
+    return value.value if isinstance(value, Enum) else value
 
 
 def from_json(data: object) -> Event:
@@ -89,14 +77,14 @@ def _object(data: object) -> dict[str, Any]:
 def _decode(data: object) -> Event:
     body = _object(data)
     kind = body.pop("kind", None)
-    decoder = (_DECODER_OF.get(kind) or _other(kind)) if isinstance(kind, str) else None
-    if decoder is None:
+    found = (_TYPES.get(kind) or _other(kind)) if isinstance(kind, str) else None
+    if found is None:
         raise EventError(
-            f"Unknown event kind {kind!r}.", fix="Known kinds: " + ", ".join((*_DECODER_OF, *_OFFERED.names)) + "."
+            f"Unknown event kind {kind!r}.", fix="Known kinds: " + ", ".join((*_TYPES, *_OFFERED.names)) + "."
         )
     try:
         stated = Neighbours.parse(body.pop("neighbours"))
-        event = decoder(body, stated)
+        event = found.of(body, _decode) if issubclass(found, OtherEvent) else _made(found, body, stated)
     except KeyError as missing:
         raise EventError(f"The {kind} event has no field {missing}.") from None
     if body:
@@ -111,12 +99,26 @@ def _decode(data: object) -> Event:
     return event
 
 
-def _other(kind: str) -> _Decoder | None:
-    """The decoder of an event that a package defines."""
+def _other(kind: str) -> type[OtherEvent] | None:
+    """The event of that kind that a package defines."""
     found = _OFFERED[kind].load() if kind in _OFFERED.names else None
-    if isinstance(found, type) and issubclass(found, OtherEvent):
-        return lambda body, _: found.of(body, _decode)
-    return None
+    return found if isinstance(found, type) and issubclass(found, OtherEvent) else None
+
+
+def _made(kind: type[Event], body: dict[str, Any], stated: Neighbours) -> Event:
+    """The event with the fields in ``body``, which are taken out of it."""
+    given: dict[str, Any] = {}
+    for field in fields(kind):
+        name = field.name
+        if name == "neighbours":
+            given[name] = stated
+        elif name == "event":
+            given[name] = _decode(body.pop(name))
+        elif name in ("events", "batches", "parts"):
+            given[name] = _list(body.pop(name))
+        else:
+            given[name] = body.pop(name, _USUAL[1]) if name == _USUAL[0] else body.pop(name)
+    return kind(**given)
 
 
 def _list(data: object) -> tuple[Event, ...]:
@@ -125,57 +127,31 @@ def _list(data: object) -> tuple[Event, ...]:
     return tuple(_decode(item) for item in data)
 
 
-_Decoder = Callable[[dict[str, Any], Neighbours], Event]
-_DECODERS: dict[type, tuple[str, _Decoder]] = {
-    GaussianRelease: (
-        "gaussian",
-        lambda body, near: GaussianRelease(body.pop("noise_multiplier"), near, body.pop("replaced", 2.0)),
-    ),
-    ZcdpCost: ("zcdp", lambda body, near: ZcdpCost(body.pop("rho"), near)),
-    Selection: ("selection", lambda body, near: Selection(body.pop("epsilon"), body.pop("mechanism"), near)),
-    PoissonSampled: (
-        "poisson-sampled",
-        lambda body, _: PoissonSampled(body.pop("sampling_probability"), _decode(body.pop("event"))),
-    ),
-    FixedSizeSampled: (
-        "fixed-size-sampled",
-        lambda body, _: FixedSizeSampled(body.pop("sampling_fraction"), _decode(body.pop("event"))),
-    ),
-    ReshuffledEpoch: (
-        "reshuffled-epoch",
-        lambda body, _: ReshuffledEpoch(_list(body.pop("batches")), body.pop("independent_assignment")),
-    ),
-    AdaptivelyChosen: ("adaptively-chosen", lambda body, _: AdaptivelyChosen(_decode(body.pop("event")))),
-    Composed: ("composed", lambda body, _: Composed(_list(body.pop("events")))),
-    Disjoint: ("disjoint", lambda body, _: Disjoint(_list(body.pop("parts")))),
-    Repeated: ("repeated", lambda body, _: Repeated(_decode(body.pop("event")), body.pop("count"))),
+_KINDS: dict[type[Event], tuple[str, str]] = {
+    GaussianRelease: ("gaussian", "Gaussian(sigma={0.noise_multiplier:g}{1})"),
+    ZcdpCost: ("zcdp", "zCDP(rho={0.rho:g})"),
+    Selection: ("selection", "Selection(epsilon={0.epsilon:g}, {0.mechanism.value})"),
+    PoissonSampled: ("poisson-sampled", "Poisson(q={0.sampling_probability:g}) of {1}"),
+    FixedSizeSampled: ("fixed-size-sampled", "Fixed-size(q={0.sampling_fraction:g}) of {1}"),
+    ReshuffledEpoch: ("reshuffled-epoch", "Reshuffled epoch of {1}"),
+    AdaptivelyChosen: ("adaptively-chosen", "Adaptively chosen {1}"),
+    Composed: ("composed", "({1})"),
+    Disjoint: ("disjoint", "Disjoint parts [{1}]"),
+    Repeated: ("repeated", "{0.count} x {1}"),
 }
-_KIND_OF = {event_type: kind for event_type, (kind, _) in _DECODERS.items()}
-_DECODER_OF = dict(_DECODERS.values())
+"""The name of each kind in JSON, and its line for people: {0} is the event, {1} what it holds."""
+_TYPES = {kind: event_type for event_type, (kind, _) in _KINDS.items()}
+_USUAL = ("replaced", 2.0)
+"""The field, with its value, that is written only where it says something."""
 _OFFERED = entry_points(group="adadp.events")
 
 
 def describe(event: Event) -> str:
     """One line for people, for example ``10000 x Poisson(q=0.01) of Gaussian(sigma=4)``."""
-    if isinstance(event, GaussianRelease):
-        moved = "" if event.replaced == 2 else f", replaced={event.replaced:.4g}"
-        return f"Gaussian(sigma={event.noise_multiplier:g}{moved})"
-    if isinstance(event, ZcdpCost):
-        return f"zCDP(rho={event.rho:g})"
-    if isinstance(event, Selection):
-        return f"Selection(epsilon={event.epsilon:g}, {event.mechanism.value})"
-    if isinstance(event, PoissonSampled):
-        return f"Poisson(q={event.sampling_probability:g}) of {describe(event.event)}"
-    if isinstance(event, FixedSizeSampled):
-        return f"Fixed-size(q={event.sampling_fraction:g}) of {describe(event.event)}"
-    if isinstance(event, ReshuffledEpoch):
-        return f"Reshuffled epoch of {' | '.join(describe(batch) for batch in event.batches)}"
-    if isinstance(event, AdaptivelyChosen):
-        return f"Adaptively chosen {describe(event.event)}"
-    if isinstance(event, Composed):
-        return "(" + " + ".join(describe(part) for part in event.events) + ")"
     if isinstance(event, OtherEvent):
         return event.describe()
-    if isinstance(event, Disjoint):
-        return f"Disjoint parts [{' | '.join(describe(part) for part in event.parts)}]"
-    return f"{event.count} x {describe(event.event)}"
+    if isinstance(event, GaussianRelease):
+        held = "" if event.replaced == 2 else f", replaced={event.replaced:.4g}"
+    else:
+        held = (" + " if isinstance(event, Composed) else " | ").join(map(describe, event.inner))
+    return _KINDS[type(event)][1].format(event, held)

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from adadp import checks
 from adadp.errors import EventError
@@ -63,7 +63,37 @@ class SelectionMechanism(str, Enum):
 
 
 @dataclass(frozen=True)
-class GaussianRelease:
+class Event(ABC):  # noqa: B024  # a leaf must add nothing
+    """What was released. The kinds are frozen dataclasses, whose fields are their JSON."""
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The pairs of data sets it is about: those of what it holds, which are all the same."""
+        return self.inner[0].neighbours
+
+    @property
+    def inner(self) -> tuple[Event, ...]:
+        """The events it holds; a leaf holds none."""
+        return ()
+
+    @property
+    def happens(self) -> bool:
+        """Whether it can touch a record: its rate, count or stated cost is not 0."""
+        return True
+
+
+class _Around(Event):
+    """An event that holds one."""
+
+    event: Event
+
+    @property
+    def inner(self) -> tuple[Event, ...]:
+        return (self.event,)
+
+
+@dataclass(frozen=True)
+class GaussianRelease(Event):
     """A vector to which one record contributes at most ``l2_bound``, plus N(0, (noise_multiplier l2_bound)^2) noise.
 
     A multiplier of 0 is a release without noise: it is a legal event (the non-private run takes the same path), and
@@ -93,7 +123,7 @@ class GaussianRelease:
 
 
 @dataclass(frozen=True)
-class ZcdpCost:
+class ZcdpCost(Event):
     """Any mechanism known to be ``rho``-zCDP, about which nothing else is known."""
 
     rho: float
@@ -103,9 +133,13 @@ class ZcdpCost:
         object.__setattr__(self, "rho", checks.non_negative("rho", self.rho, why="A privacy cost cannot be negative."))
         object.__setattr__(self, "neighbours", Neighbours.parse(self.neighbours))
 
+    @property
+    def happens(self) -> bool:
+        return self.rho > 0
+
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Event):
     """A pure ``epsilon``-DP choice of one candidate (probabilities proportional to exp(-epsilon score / 2))."""
 
     epsilon: float
@@ -124,11 +158,14 @@ class Selection:
             ) from None
         object.__setattr__(self, "neighbours", Neighbours.parse(self.neighbours))
 
+    @property
+    def happens(self) -> bool:
+        return self.epsilon > 0
+
 
 @dataclass(frozen=True)
-class PoissonSampled:
-    """``event`` ran on a batch that holds each record independently with ``sampling_probability``; empty batches count
-    too.
+class PoissonSampled(_Around):
+    """``event`` ran on a batch, maybe empty, that holds each record independently with ``sampling_probability``.
 
     Several releases from one batch are one ``PoissonSampled`` around their ``Composed``: they share the coin flips.
     """
@@ -142,12 +179,12 @@ class PoissonSampled:
         _check_unsampled(self.event, "PoissonSampled")
 
     @property
-    def neighbours(self) -> Neighbours:
-        return self.event.neighbours
+    def happens(self) -> bool:
+        return self.sampling_probability > 0
 
 
 @dataclass(frozen=True)
-class FixedSizeSampled:
+class FixedSizeSampled(_Around):
     """``event`` ran on a uniformly drawn subset of fixed size, a fraction ``sampling_fraction`` = L / N of the records.
 
     The size of the data is public here, so neighbours replace a record (or blank it out); none is added or removed.
@@ -168,12 +205,12 @@ class FixedSizeSampled:
             )
 
     @property
-    def neighbours(self) -> Neighbours:
-        return self.event.neighbours
+    def happens(self) -> bool:
+        return self.sampling_fraction > 0
 
 
 @dataclass(frozen=True)
-class ReshuffledEpoch:
+class ReshuffledEpoch(Event):
     """One pass over disjoint batches, every record in exactly one; ``batches`` are the distinct releases made on them.
 
     A record meets one batch only, so the epoch costs what its most expensive batch costs (Yu et al. 2019, Theorem 2).
@@ -201,16 +238,16 @@ class ReshuffledEpoch:
             )
 
     @property
-    def neighbours(self) -> Neighbours:
-        return self.batches[0].neighbours
+    def inner(self) -> tuple[Event, ...]:
+        return self.batches
 
 
 @dataclass(frozen=True)
-class AdaptivelyChosen:
+class AdaptivelyChosen(_Around):
     """``event`` whose parameters (noise multiplier, sampling rate) were chosen from earlier releases.
 
     Ordinary composition theorems need the parameters fixed in advance; such an event can be certified only by a filter
-    (``adadp.accounting.filters``).
+    (a budget that an installed package offers, such as ``adadp.app.accounting.filters``).
     """
 
     event: Event
@@ -219,13 +256,9 @@ class AdaptivelyChosen:
         check_event(self.event, "AdaptivelyChosen.event")
         _refuse_disjoint((self.event,), "AdaptivelyChosen")
 
-    @property
-    def neighbours(self) -> Neighbours:
-        return self.event.neighbours
-
 
 @dataclass(frozen=True)
-class Composed:
+class Composed(Event):
     """All of ``events``, one after another, each free to look at the results of those before."""
 
     events: tuple[Event, ...]
@@ -234,12 +267,12 @@ class Composed:
         object.__setattr__(self, "events", _event_tuple(self.events, "Composed.events"))
 
     @property
-    def neighbours(self) -> Neighbours:
-        return self.events[0].neighbours
+    def inner(self) -> tuple[Event, ...]:
+        return self.events
 
 
 @dataclass(frozen=True)
-class Repeated:
+class Repeated(_Around):
     """``event``, ``count`` times over. A count of 0 releases nothing."""
 
     event: Event
@@ -250,12 +283,12 @@ class Repeated:
         object.__setattr__(self, "count", checks.count("count", self.count, minimum=0))
 
     @property
-    def neighbours(self) -> Neighbours:
-        return self.event.neighbours
+    def happens(self) -> bool:
+        return self.count > 0
 
 
 @dataclass(frozen=True)
-class OtherEvent(ABC):
+class OtherEvent(Event):
     """An event that another package defines, found by the entry point ``kind`` of the group ``adadp.events``.
 
     It holds events of one neighbouring relation, planned in advance and outside of parts, and stays whole: no sampler
@@ -268,23 +301,19 @@ class OtherEvent(ABC):
     """Why other accountants refuse it, as a sentence."""
 
     def __post_init__(self) -> None:
-        _event_tuple(self.held, f"{type(self).__name__}.held")
-        if any(_holds_adaptive(each) for each in self.held):
+        _event_tuple(self.inner, f"{type(self).__name__}.inner")
+        if _holds_adaptive(self):
             raise EventError(
                 f"{type(self).__name__} holds a run whose noise is chosen from its own releases.",
                 why="Its price is proved for runs whose cost is fixed in advance.",
                 fix="Put runs with planned noise into it.",
             )
-        _refuse_disjoint(self.held, type(self).__name__)
+        _refuse_disjoint(self.inner, type(self).__name__)
 
     @property
     @abstractmethod
-    def held(self) -> tuple[Event, ...]:
+    def inner(self) -> tuple[Event, ...]:
         """The events it is made of: it is silent if all of them are, and noiseless if one is."""
-
-    @property
-    def neighbours(self) -> Neighbours:
-        return self.held[0].neighbours
 
     @abstractmethod
     def log_moment(self, accountant: str) -> Callable[[float], float]:
@@ -305,7 +334,7 @@ class OtherEvent(ABC):
 
 
 @dataclass(frozen=True)
-class Disjoint:
+class Disjoint(Event):
     """``parts[i]`` is all that is ever released from part i of the data; a record is in one part only.
 
     Neighbouring data sets then differ in one part, so the whole costs what the most expensive part costs. That needs
@@ -326,7 +355,7 @@ class Disjoint:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", _event_tuple(self.parts, "Disjoint.parts"))
-        if any(_holds_adaptive(part) for part in self.parts):
+        if _holds_adaptive(self):
             raise EventError(
                 "Disjoint holds a release whose noise is chosen from earlier ones.",
                 why="Such releases are held to a budget as a whole, and a budget does not know parts.",
@@ -335,36 +364,10 @@ class Disjoint:
         _refuse_disjoint(self.parts, "Disjoint")
 
     @property
-    def neighbours(self) -> Neighbours:
-        return self.parts[0].neighbours
+    def inner(self) -> tuple[Event, ...]:
+        return self.parts
 
 
-EVENT_TYPES = (
-    GaussianRelease,
-    ZcdpCost,
-    Selection,
-    PoissonSampled,
-    FixedSizeSampled,
-    ReshuffledEpoch,
-    AdaptivelyChosen,
-    Composed,
-    Repeated,
-    OtherEvent,
-    Disjoint,
-)
-Event: TypeAlias = (
-    GaussianRelease
-    | ZcdpCost
-    | Selection
-    | PoissonSampled
-    | FixedSizeSampled
-    | ReshuffledEpoch
-    | AdaptivelyChosen
-    | Composed
-    | Repeated
-    | OtherEvent
-    | Disjoint
-)
 _SAMPLED_TYPES = (PoissonSampled, FixedSizeSampled, ReshuffledEpoch)
 
 
@@ -376,29 +379,21 @@ def compose(*events: Event) -> Event:
 def flatten(event: Event) -> dict[Event, int]:
     """How often each indivisible event occurs: compositions and repetitions opened, equal events counted together.
 
-    Sampled events stay whole (what they hold shares one batch), and so do searches and parts. Keys keep the order of
-    their first appearance.
+    All others stay whole, as what a sampler holds shares one batch. Keys keep the order of their first appearance.
     """
+    if not isinstance(event, (Repeated, Composed)):
+        return {event: 1}
+    times = event.count if isinstance(event, Repeated) else 1
     counts: dict[Event, int] = {}
-    _count_into(counts, event, 1)
+    for part in event.inner if times else ():
+        for each, count in flatten(part).items():
+            counts[each] = counts.get(each, 0) + times * count
     return counts
-
-
-def _count_into(counts: dict[Event, int], event: Event, times: int) -> None:
-    if times == 0:
-        return
-    if isinstance(event, Repeated):
-        _count_into(counts, event.event, times * event.count)
-    elif isinstance(event, Composed):
-        for part in event.events:
-            _count_into(counts, part, times)
-    else:
-        counts[event] = counts.get(event, 0) + times
 
 
 def check_event(value: object, where: str) -> None:
     """Refuse anything that is not an event, naming ``where`` it was found."""
-    if not isinstance(value, EVENT_TYPES):
+    if not isinstance(value, Event):
         raise EventError(
             f"{where} must be an event, got {value!r} ({type(value).__name__}).",
             fix="Build it from the classes in adadp.events.",
@@ -443,70 +438,26 @@ def _check_unsampled(value: object, where: str) -> None:
 
 def _refuse_disjoint(events: tuple[Event, ...], where: str) -> None:
     """Parts are told apart once, outside of everything but compositions."""
-    for event in events:
-        for part in flatten(event):
-            if isinstance(part, Disjoint):
-                raise EventError(
-                    f"{where} holds Disjoint.",
-                    why="Which part a record is in is asked once for everything that is released.",
-                    fix=f"Put {where} inside the parts.",
-                )
+    if any(isinstance(part, Disjoint) for event in events for part in flatten(event)):
+        raise EventError(
+            f"{where} holds Disjoint.",
+            why="Which part a record is in is asked once for everything that is released.",
+            fix=f"Put {where} inside the parts.",
+        )
 
 
 def _holds_adaptive(event: Event) -> bool:
     """Whether anything in ``event``, however deep, was chosen from earlier releases."""
-    if isinstance(event, AdaptivelyChosen):
-        return True
-    if isinstance(event, (PoissonSampled, FixedSizeSampled, Repeated)):
-        return _holds_adaptive(event.event)
-    if isinstance(event, Composed):
-        return any(_holds_adaptive(part) for part in event.events)
-    return isinstance(event, ReshuffledEpoch) and any(_holds_adaptive(batch) for batch in event.batches)
+    return isinstance(event, AdaptivelyChosen) or any(_holds_adaptive(each) for each in event.inner)
 
 
 def is_silent(event: Event) -> bool:
     """Whether ``event`` tells nothing about the data: no record can be in its batch, or its stated cost is 0."""
-    if isinstance(event, GaussianRelease):
-        return False
-    if isinstance(event, ZcdpCost):
-        return event.rho == 0
-    if isinstance(event, Selection):
-        return event.epsilon == 0
-    if isinstance(event, PoissonSampled):
-        return event.sampling_probability == 0 or is_silent(event.event)
-    if isinstance(event, FixedSizeSampled):
-        return event.sampling_fraction == 0 or is_silent(event.event)
-    if isinstance(event, ReshuffledEpoch):
-        return all(is_silent(batch) for batch in event.batches)
-    if isinstance(event, AdaptivelyChosen):
-        return is_silent(event.event)
-    if isinstance(event, Composed):
-        return all(is_silent(part) for part in event.events)
-    if isinstance(event, OtherEvent):
-        return all(is_silent(each) for each in event.held)
-    if isinstance(event, Disjoint):
-        return all(is_silent(part) for part in event.parts)
-    return event.count == 0 or is_silent(event.event)
+    return not event.happens or (bool(event.inner) and all(is_silent(each) for each in event.inner))
 
 
 def is_noiseless(event: Event) -> bool:
     """Whether any part of ``event`` looks at the data and releases it without noise, so that no epsilon is finite."""
     if isinstance(event, GaussianRelease):
         return event.noise_multiplier == 0
-    if isinstance(event, (ZcdpCost, Selection)):
-        return False
-    if isinstance(event, PoissonSampled):
-        return event.sampling_probability > 0 and is_noiseless(event.event)
-    if isinstance(event, FixedSizeSampled):
-        return event.sampling_fraction > 0 and is_noiseless(event.event)
-    if isinstance(event, ReshuffledEpoch):
-        return any(is_noiseless(batch) for batch in event.batches)
-    if isinstance(event, AdaptivelyChosen):
-        return is_noiseless(event.event)
-    if isinstance(event, Composed):
-        return any(is_noiseless(part) for part in event.events)
-    if isinstance(event, OtherEvent):
-        return any(is_noiseless(each) for each in event.held)
-    if isinstance(event, Disjoint):
-        return any(is_noiseless(part) for part in event.parts)
-    return event.count > 0 and is_noiseless(event.event)
+    return event.happens and any(is_noiseless(each) for each in event.inner)

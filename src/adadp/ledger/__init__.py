@@ -18,8 +18,8 @@ What is not promised
     * A disk that answers fsync before the bytes are safe can lose what was acknowledged.
 """
 
-from adadp.ledger.budget import BudgetRule, PlannedBudget
+from adadp.ledger.budget import BudgetRule, FixedBudget, PlannedBudget, budget_like
 from adadp.ledger.reader import LedgerRecord, read_ledger
 from adadp.ledger.writer import Ledger
 
-__all__ = ["BudgetRule", "Ledger", "LedgerRecord", "PlannedBudget", "read_ledger"]
+__all__ = ["BudgetRule", "FixedBudget", "Ledger", "LedgerRecord", "PlannedBudget", "budget_like", "read_ledger"]

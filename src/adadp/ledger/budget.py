@@ -1,11 +1,12 @@
-"""WHETHER a release may be charged: the rule a ledger asks, and the simplest rule, a plan fixed in advance."""
+"""WHETHER a release may be charged: the rule a ledger asks, the simplest one, and those that packages offer."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from adadp.errors import BudgetExceeded
+from adadp.errors import BudgetExceeded, InputError
 from adadp.events import Event, describe, flatten, to_json
+from adadp.registry import Registry
 
 
 class BudgetRule(Protocol):
@@ -62,3 +63,38 @@ class PlannedBudget:
     def commit(self, event: Event, count: int) -> None:
         for part, times in flatten(event).items():
             self._spent[part] = self._spent.get(part, 0) + times * count
+
+
+class FixedBudget(BudgetRule, Protocol):
+    """A rule that certifies by itself: whatever it admits, each free to depend on those before, is (epsilon, delta)-DP.
+
+    A package offers one by an entry point of the group ``adadp.budgets``, named as the rule in ``describe()``.
+    """
+
+    epsilon: float
+    delta: float
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> FixedBudget:
+        """The fresh rule that ``describe`` describes so; KeyError if a field is missing."""
+        ...
+
+
+BUDGETS: Registry[type[FixedBudget]] = Registry(
+    "budget", {}, lambda found: found if isinstance(found, type) and hasattr(found, "from_json") else None
+)
+
+
+def budget_like(description: object) -> FixedBudget:
+    """The fixed budget that describes itself so, as in the header of a ledger.
+
+    The rule is found by name among those installed: a header is not trusted to name a place to import from.
+    """
+    body = description if isinstance(description, dict) else {}
+    rule = body.get("rule")
+    if not isinstance(rule, str) or rule not in BUDGETS:
+        raise InputError(f"{description!r} is no budget that certifies.", fix="Known: " + ", ".join(BUDGETS) + ".")
+    try:
+        return BUDGETS[rule].from_json(body)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{description!r} is no complete description of a budget: {error}.") from None

@@ -98,18 +98,14 @@ class Chain:
         return self._sealed({"kind": "header", "format": FORMAT, **fields})
 
     def define_line(self, event: Event, count: int) -> bytes:
-        return self._sealed(
-            {"kind": "define", "id": len(self._definitions), "count": count, "event": to_json(event)},
-        )
+        return self._sealed({"kind": "define", "id": len(self._definitions), "count": count, "event": to_json(event)})
 
     def charge_line(self, number: int) -> bytes:
         return self._sealed({"kind": "charge", "id": number, "seq": self.seq + 1})
 
     def torn_line(self, torn: bytes) -> bytes:
         """The record that closes ``torn``, the broken bytes (one line or more) after the last good line."""
-        return self._sealed(
-            {"kind": "torn", "counted": self._counted(torn), "digest": sha256(torn).hexdigest()},
-        )
+        return self._sealed({"kind": "torn", "counted": self._counted(torn), "digest": sha256(torn).hexdigest()})
 
     def accept(self, line: bytes) -> bool:
         """Take in a header, define or charge; ``False`` when the checksum does not hold.

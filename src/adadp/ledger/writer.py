@@ -8,7 +8,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime, timezone
-from types import TracebackType
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -178,9 +177,7 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _check_relation(self, neighbours: Neighbours) -> None:

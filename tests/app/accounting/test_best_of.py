@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp, ndtr
 
-from adadp.accounting import ACCOUNTANTS, RdpFilter, ZcdpFilter, accountant
-from adadp.accounting.renyi import log_moment
+from adadp.accounting import ACCOUNTANTS, accountant
+from adadp.app.accounting import RdpFilter, ZcdpFilter
 from adadp.app.accounting.best_of import BestOf, best_of_moment
+from adadp.app.accounting.renyi import log_moment
 from adadp.app.accounting.repetitions import (
     PoissonRepetitions,
     TruncatedNegativeBinomial,

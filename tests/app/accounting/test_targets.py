@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadp.accounting import accountant
-from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.app.accounting.targets import EpsilonTarget, RhoTarget, Target
+from adadp.app.accounting.zcdp import ZcdpAccountant
 from adadp.app.schedules import ExponentialDecay, PolynomialDecay, StepDecay, TimeDecay
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import Event, GaussianRelease, Neighbours, PoissonSampled, Repeated, ReshuffledEpoch, compose

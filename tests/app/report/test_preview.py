@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadp.accounting import Status, accountant
-from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.app import resolve
 from adadp.app.accounting.plans import plan_for
+from adadp.app.accounting.zcdp import ZcdpAccountant
 from adadp.app.config import TrainConfig
 from adadp.app.report.plots import plot_outlooks
 from adadp.app.report.preview import FEW, Outlook, Solved, outlook, rho_by_epoch, spread, until, with_schedule

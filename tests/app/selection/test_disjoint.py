@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadp.accounting import RdpFilter, ZcdpFilter, accountant
+from adadp.accounting import accountant
+from adadp.app.accounting import RdpFilter, ZcdpFilter
 from adadp.app.accounting.best_of import BestOf
 from adadp.app.accounting.repetitions import PoissonRepetitions
 from adadp.errors import AccountingError, EventError, UnsupportedEvent

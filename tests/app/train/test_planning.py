@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from adadp.accounting import RdpFilter, ZcdpFilter
+from adadp.app.accounting import RdpFilter, ZcdpFilter
 from adadp.app.accounting.targets import EpsilonTarget, RhoTarget
 from adadp.app.config import TrainConfig
 from adadp.app.schedules import ExponentialDecay, StepDecay

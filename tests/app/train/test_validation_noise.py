@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from adadp.accounting import filters
-from adadp.accounting.zcdp import largest_rho, rho_to_epsilon, smallest_epsilon
 from adadp.app import zoo
+from adadp.app.accounting import filters
+from adadp.app.accounting.zcdp import largest_rho, rho_to_epsilon, smallest_epsilon
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec

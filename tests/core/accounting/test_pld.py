@@ -14,7 +14,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy.special import ndtr
 
-from adadp.accounting import accountant
+from adadp.accounting import accountant, pld
 from adadp.accounting.composition import Composition
 from adadp.accounting.contour import contour_curve, direct_curve, saddle_point
 from adadp.accounting.dominating import compositions, gaussian_multiplier
@@ -671,3 +671,14 @@ def test_next_to_no_noise_is_taken_as_unsampled():
         at = PLD.delta(Composed((rest, sampled)), 1.0)
         assert at.delta_low <= at.delta_high
         assert at.delta_high >= PLD.delta(rest, 1.0).delta_low
+
+
+def test_the_answer_says_where_it_rests_on_rdp_and_without_rdp_it_is_wider(monkeypatch):
+    chosen = PoissonSampled(0.05, Composed((GaussianRelease(1.5), Selection(0.5))))
+    lowered = PLD.epsilon(Repeated(chosen, 20), 1e-5)
+    assert "rdp" in lowered.note
+    assert PLD.epsilon(Repeated(PoissonSampled(0.05, GaussianRelease(1.5)), 20), 1e-5).note == ""
+    monkeypatch.setattr(pld, "ACCOUNTANTS", {"pld": PLD})
+    alone = PLD.epsilon(Repeated(chosen, 20), 1e-5)
+    assert alone.note == ""
+    assert alone.epsilon > lowered.epsilon

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adadp.accounting import ACCOUNTANTS, RdpFilter, ZcdpFilter, accountant
+from adadp.accounting import ACCOUNTANTS, accountant
+from adadp.app.accounting import RdpFilter, ZcdpFilter
 from adadp.errors import AccountingError, BudgetExceeded
 from adadp.events import Composed, GaussianRelease, PoissonSampled, Selection
 

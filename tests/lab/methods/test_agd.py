@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from adadp import Ledger, PrivateGradients
-from adadp.accounting import RdpFilter
+from adadp.app.accounting import RdpFilter
 from adadp.app.audit import audit_method
 from adadp.app.config import TrainConfig
 from adadp.app.losses import cross_entropy

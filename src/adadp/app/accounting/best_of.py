@@ -22,8 +22,8 @@ from typing import Any
 from adadp.accounting.composition import Composition
 from adadp.accounting.contour import Curve, contour_curve, direct_curve, saddle_point
 from adadp.accounting.dominating import Counts, compositions
-from adadp.accounting.orders import ORDERS, LogMoment, conversion, minimise
-from adadp.accounting.renyi import log_moment
+from adadp.app.accounting.orders import ORDERS, LogMoment, conversion, minimise
+from adadp.app.accounting.renyi import log_moment
 from adadp.app.accounting.repetitions import (
     PoissonRepetitions,
     Repetitions,
@@ -66,7 +66,7 @@ class BestOf(OtherEvent):
             )
 
     @property
-    def held(self) -> tuple[Event, ...]:
+    def inner(self) -> tuple[Event, ...]:
         return self.candidates
 
     def log_moment(self, accountant: str) -> LogMoment:

@@ -12,7 +12,8 @@ from scipy.optimize import brentq
 from adadp import checks
 from adadp.accounting.answer import Answer
 from adadp.accounting.base import Accountant
-from adadp.accounting.zcdp import ZcdpAccountant
+from adadp.app.accounting.excess import excess
+from adadp.app.accounting.zcdp import ZcdpAccountant
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import Event, Repeated, compose, flatten
 
@@ -57,8 +58,8 @@ def smallest_noise(
             found[x] = accountant.epsilon(_with(make_event(x), beside), delta)
         return found[x].epsilon
 
-    def excess(x: float, rough: bool) -> float:
-        return accountant.excess(_with(make_event(x), beside), delta, epsilon, rough=rough)
+    def estimate(x: float, rough: bool) -> float:
+        return excess(accountant, _with(make_event(x), beside), delta, epsilon, rough=rough)
 
     def unreachable(reached: float) -> UnreachableTarget:
         return UnreachableTarget(
@@ -72,7 +73,7 @@ def smallest_noise(
         cost(x)
         return 1 - found[x].epsilon_low / max(found[x].epsilon_high, 1e-300)
 
-    x = _smallest(cost, epsilon, unreachable, (excess, unknown))
+    x = _smallest(cost, epsilon, unreachable, (estimate, unknown))
     return Calibration(x, found[x])
 
 

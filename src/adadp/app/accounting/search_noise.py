@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from adadp.accounting.renyi import RdpAccountant
 from adadp.app.accounting.best_of import BestOf
 from adadp.app.accounting.calibrate import smallest_noise
+from adadp.app.accounting.renyi import RdpAccountant
 from adadp.app.accounting.repetitions import Repetitions
 from adadp.errors import InputError
 from adadp.events import Event, compose

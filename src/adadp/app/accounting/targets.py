@@ -19,8 +19,8 @@ from scipy.optimize import brentq
 
 from adadp import checks
 from adadp.accounting.base import Accountant
-from adadp.accounting.zcdp import ZcdpAccountant
 from adadp.app.accounting.calibrate import longest, longest_within_rho, smallest_noise, smallest_noise_within_rho
+from adadp.app.accounting.zcdp import ZcdpAccountant
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import Event, flatten
 

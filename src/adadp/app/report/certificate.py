@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from adadp import __version__
-from adadp.accounting import Filter
+from adadp.app.accounting import Filter
 from adadp.app.config import TrainConfig
 from adadp.app.features import statement
 from adadp.app.runs.tensors import tensors_digest

@@ -21,8 +21,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from adadp import checks
-from adadp.accounting import Accountant, Filter, Status, ZcdpFilter, rounded_up
-from adadp.accounting.zcdp import ZcdpAccountant
+from adadp.accounting import Accountant, Status, rounded_up
+from adadp.app.accounting import Filter, ZcdpFilter
+from adadp.app.accounting.zcdp import ZcdpAccountant
 from adadp.app.config import AUTO, TrainConfig
 from adadp.app.features import released_stages
 from adadp.app.schedules import ExponentialDecay, PolynomialDecay, StepDecay, TimeDecay, ValidationDecay

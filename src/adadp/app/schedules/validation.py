@@ -5,7 +5,7 @@
                              if it rose by at most ``delta``, sigma <- k sigma
 
 What sigma will be is not known ahead, so no plan can be calibrated to it: the run has a filter for a budget
-(``adadp.accounting.filters``) and stops before the release that would pass it.
+(``adadp.app.accounting.filters``) and stops before the release that would pass it.
 
 ``look`` is for validation records that are private: the standard deviation of the noise on the number of right answers.
 One record moves that number by at most 1, so ``look`` is a noise multiplier, and each look is a charge of its own.

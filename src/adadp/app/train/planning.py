@@ -16,7 +16,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from adadp.accounting import Filter, RdpFilter, ZcdpFilter, accountant
+from adadp.accounting import accountant
+from adadp.app.accounting import Filter, RdpFilter, ZcdpFilter
 from adadp.app.accounting.calibrate import smallest_noise
 from adadp.app.accounting.plans import refuse_spent, scaled_to
 from adadp.app.accounting.targets import EpsilonTarget, RhoTarget, Target

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadp.accounting import Filter
 from adadp.accounting import Status as Proof
+from adadp.app.accounting import Filter
 from adadp.app.optimizers.building import check_noise, tell_noise
 from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report

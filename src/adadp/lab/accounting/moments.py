@@ -6,7 +6,7 @@ import math
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
-from adadp.accounting.renyi import log_moment
+from adadp.app.accounting.renyi import log_moment
 from adadp.events import Event
 
 

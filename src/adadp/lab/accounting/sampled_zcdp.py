@@ -7,7 +7,7 @@ import math
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
 from adadp.accounting.dominating import gaussian_multiplier, refuse_adaptive, refuse_other
-from adadp.accounting.zcdp import rho_to_delta, rho_to_epsilon
+from adadp.app.accounting.zcdp import rho_to_delta, rho_to_epsilon
 from adadp.errors import UnsupportedEvent
 from adadp.events import AdaptivelyChosen, Event, Neighbours, OtherEvent, PoissonSampled, describe
 

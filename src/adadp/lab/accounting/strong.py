@@ -16,7 +16,7 @@ from adadp.accounting.dominating import (
     refuse_other,
     sensitivity,
 )
-from adadp.accounting.orders import minimise
+from adadp.app.accounting.orders import minimise
 from adadp.errors import UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,

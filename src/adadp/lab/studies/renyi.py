@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from adadp import checks
-from adadp.accounting.renyi import log_moment
+from adadp.app.accounting.renyi import log_moment
 from adadp.errors import InputError
 from adadp.events import GaussianRelease, PoissonSampled
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from adadp import checks
-from adadp.accounting import RdpFilter
+from adadp.app.accounting import RdpFilter
 from adadp.app.losses import cross_entropy
 from adadp.app.texts.methods import parse_method
 from adadp.app.zoo.models import build_model

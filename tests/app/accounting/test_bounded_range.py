@@ -11,9 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adadp.accounting import RdpFilter, accountant, bounded_range
-from adadp.accounting.bounded_range import RangedBatch, ranged_batch, ranged_moment
-from adadp.accounting.renyi import log_moment
+from adadp.accounting import accountant
+from adadp.app.accounting import RdpFilter, bounded_range
+from adadp.app.accounting.bounded_range import RangedBatch, ranged_batch, ranged_moment
+from adadp.app.accounting.renyi import log_moment
 from adadp.errors import AdaptiveEvent, BudgetExceeded
 from adadp.events import (
     AdaptivelyChosen,

@@ -8,14 +8,8 @@ from scipy.optimize import brentq
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
-from adadp.accounting.dominating import (
-    gaussian_multiplier,
-    moved,
-    refuse_adaptive,
-    refuse_other,
-    sampling_rate,
-)
-from adadp.accounting.orders import largest_moment, minimise
+from adadp.accounting.dominating import gaussian_multiplier, moved, refuse_adaptive, refuse_other, sampling_rate
+from adadp.app.accounting.orders import largest_moment, minimise
 from adadp.errors import UnsupportedEvent
 from adadp.events import (
     Event,

@@ -33,16 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from adadp.accounting.orders import LogMoment
-from adadp.events import (
-    Event,
-    GaussianRelease,
-    Neighbours,
-    PoissonSampled,
-    Selection,
-    SelectionMechanism,
-    flatten,
-)
+from adadp.app.accounting.orders import LogMoment
+from adadp.events import Event, GaussianRelease, Neighbours, PoissonSampled, Selection, SelectionMechanism, flatten
 
 Array = NDArray[np.float64]
 

@@ -7,12 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from adadp.accounting import RdpFilter, Status, ZcdpFilter, accountant, filter_like
+from adadp.accounting import Status, accountant
 from adadp.accounting.contour import gaussian_delta
-from adadp.accounting.orders import largest_moment
-from adadp.accounting.renyi import conversion, log_moment
-from adadp.accounting.zcdp import largest_rho, rho_to_epsilon
+from adadp.app.accounting import RdpFilter, ZcdpFilter
 from adadp.app.accounting.calibrate import most_repetitions
+from adadp.app.accounting.orders import largest_moment
+from adadp.app.accounting.renyi import conversion, log_moment
+from adadp.app.accounting.zcdp import largest_rho, rho_to_epsilon
 from adadp.errors import BudgetExceeded, InputError, LedgerError, UnsupportedEvent
 from adadp.events import (
     AdaptivelyChosen,
@@ -27,7 +28,7 @@ from adadp.events import (
     SelectionMechanism,
     ZcdpCost,
 )
-from adadp.ledger import Ledger, read_ledger
+from adadp.ledger import Ledger, budget_like, read_ledger
 
 STEP = PoissonSampled(0.01, GaussianRelease(2.0))
 ZERO = Neighbours.ZERO_OUT
@@ -398,14 +399,14 @@ def test_one_order_has_the_largest_budget_that_is_proved_and_several_share_delta
     ],
 )
 def test_a_filter_is_made_again_from_its_description(rule):
-    again = filter_like(rule.describe())
+    again = budget_like(rule.describe())
     assert again.describe() == rule.describe()
     assert again.answer() == rule.answer()
     assert again.within(rule)
 
 
 def test_a_description_of_the_classic_conversion_is_certified_as_it_was():
-    old = filter_like({"rule": "zcdp-filter", "rho": 0.25, "delta": 1e-4})
+    old = budget_like({"rule": "zcdp-filter", "rho": 0.25, "delta": 1e-4})
     assert old.epsilon == rho_to_epsilon(0.25, 1e-4)
     assert old.within(ZcdpFilter(rho=0.25, delta=1e-4))
     assert not old.within(ZcdpFilter(rho=0.24, delta=1e-4))
@@ -417,6 +418,8 @@ def test_a_description_of_the_classic_conversion_is_certified_as_it_was():
         None,
         {},
         {"rule": "planned", "events": []},
+        {"rule": ["rdp-filter"]},
+        {"rule": "adadp.app.accounting.filters:RdpFilter", "epsilon": 1.0, "delta": 1e-5, "orders": [8.0]},
         {"rule": "zcdp-filter", "delta": 1e-5},
         {"rule": "rdp-filter", "epsilon": 1.0, "delta": 1e-5, "orders": None},
         {"rule": "zcdp-filter", "rho": 0.3, "epsilon": 1.0, "delta": 1e-5},
@@ -424,7 +427,7 @@ def test_a_description_of_the_classic_conversion_is_certified_as_it_was():
 )
 def test_what_describes_no_filter_or_promises_too_much_is_refused(description):
     with pytest.raises(InputError, match=r"filter|does not give"):
-        filter_like(description)
+        budget_like(description)
 
 
 # --- As the rule of a ledger ---

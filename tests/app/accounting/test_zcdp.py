@@ -7,7 +7,7 @@ import math
 import pytest
 
 from adadp.accounting import ACCOUNTANTS, Status, accountant
-from adadp.accounting.zcdp import rho_of, rho_to_delta, rho_to_epsilon
+from adadp.app.accounting.zcdp import rho_of, rho_to_delta, rho_to_epsilon
 from adadp.errors import AdaptiveEvent
 from adadp.events import (
     AdaptivelyChosen,

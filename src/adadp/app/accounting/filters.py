@@ -5,7 +5,7 @@ cost bounds nothing. What remains true is a filter: fix a budget in advance, add
 the release that would pass it (Rogers et al. 2016; Feldman and Zrnic, "Individual privacy accounting via a Renyi
 filter", 2021). Whatever was chosen, the whole then has the budget's (epsilon, delta), and that is what is certified.
 
-Filters are budget rules for a ledger (``admit``, ``commit``, ``describe``).
+Filters are budget rules for a ledger, which finds them by the entry points ``adadp.budgets``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from adadp import checks
 from adadp.accounting.answer import Answer, Status
-from adadp.accounting.orders import ORDERS, conversion, largest_moment, minimise
-from adadp.accounting.renyi import log_moment
-from adadp.accounting.zcdp import largest_rho, rho_of, rho_to_epsilon, smallest_epsilon
+from adadp.app.accounting.orders import ORDERS, conversion, largest_moment, minimise
+from adadp.app.accounting.renyi import log_moment
+from adadp.app.accounting.zcdp import largest_rho, rho_of, rho_to_epsilon, smallest_epsilon
 from adadp.errors import BudgetExceeded, InputError
 from adadp.events import AdaptivelyChosen, Event, Neighbours, describe, flatten, is_noiseless
 
@@ -37,6 +37,11 @@ class Filter(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What the rule is, as JSON; two filters with equal descriptions admit the same releases."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, body: dict[str, Any]) -> Filter:
+        """The fresh filter that describes itself so; KeyError if a field is missing."""
 
     @abstractmethod
     def _would_pass(self, counts: dict[Event, int]) -> bool:
@@ -118,6 +123,21 @@ class ZcdpFilter(Filter):
         self.rho = rho
         self._spent: dict[float, int] = {}
 
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> ZcdpFilter:
+        """The filter in the header of a ledger.
+
+        Without an epsilon it was written when rho was converted by rho + 2 sqrt(rho log(1/delta)), which is larger than
+        ``smallest_epsilon``: what was certified then is still true.
+        """
+        rho, delta = body["rho"], body["delta"]
+        found = cls(rho=rho, delta=delta)
+        stated: float = body.get("epsilon", rho_to_epsilon(rho, delta))
+        if stated < found.epsilon * (1 - 1e-9):
+            raise InputError(f"rho {rho:g} does not give epsilon {stated:g} at delta {delta:g}.")
+        found.epsilon = stated
+        return found
+
     def describe(self) -> dict[str, Any]:
         return {"rule": self.name, "rho": self.rho, "epsilon": self.epsilon, "delta": self.delta}
 
@@ -194,6 +214,10 @@ class RdpFilter(Filter):
         moment = log_moment(self.name, _opened(expected, 1))
         return minimise(lambda t: -largest_moment(t, self.epsilon, self.delta) / moment(t), ORDERS)[1] + 1
 
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> RdpFilter:
+        return cls(epsilon=body["epsilon"], delta=body["delta"], orders=tuple(body["orders"]))
+
     def describe(self) -> dict[str, Any]:
         return {"rule": self.name, "epsilon": self.epsilon, "delta": self.delta, "orders": list(self.orders)}
 
@@ -217,27 +241,3 @@ class RdpFilter(Filter):
     def used(self) -> float:
         """The share that is spent at the order with the most room."""
         return min(spent / budget for spent, budget in zip(self._spent, self._budget, strict=True) if budget > 0)
-
-
-def filter_like(description: object) -> Filter:
-    """The filter that describes itself so, as in the header of a ledger.
-
-    A ``zcdp-filter`` without an epsilon was written when rho was converted by rho + 2 sqrt(rho log(1/delta)), which is
-    larger than ``smallest_epsilon``: what was certified then is still true.
-    """
-    body = dict(description) if isinstance(description, dict) else {}
-    rule = body.pop("rule", None)
-    try:
-        if rule == RdpFilter.name:
-            found: Filter = RdpFilter(epsilon=body["epsilon"], delta=body["delta"], orders=tuple(body["orders"]))
-        elif rule == ZcdpFilter.name:
-            found = ZcdpFilter(rho=body["rho"], delta=body["delta"])
-            stated = body.get("epsilon", rho_to_epsilon(body["rho"], body["delta"]))
-            if stated < found.epsilon * (1 - 1e-9):
-                raise InputError(f"rho {body['rho']:g} does not give epsilon {stated:g} at delta {body['delta']:g}.")
-            found.epsilon = stated
-        else:
-            raise InputError(f"{description!r} is no filter.")
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{description!r} is no complete description of a filter: {error}.") from None
-    return found

@@ -1,9 +1,9 @@
 """Renyi differential privacy: log moments of the privacy loss add over releases and turn into (epsilon, delta).
 
 The moment of order theta = alpha - 1 of a composition is K(theta) = log E_P[e^(theta L)] = (alpha - 1) RDP(alpha), the
-larger of the two orders of the data sets. It is computed by quadrature at any real order (``losses``), which for the
-Poisson-sampled Gaussian is the exact value (Mironov, Talwar, Zhang, "Renyi differential privacy of the sampled Gaussian
-mechanism", 2019), and for fixed-size batches that of the dominating pair.
+larger of the two orders of the data sets. It is computed by quadrature at any real order, which for the Poisson-sampled
+Gaussian is the exact value (Mironov, Talwar, Zhang, "Renyi differential privacy of the sampled Gaussian mechanism",
+2019), and for fixed-size batches that of the dominating pair.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import math
 
 from adadp.accounting.answer import Status
 from adadp.accounting.base import Accountant, Bracket
-from adadp.accounting.bounded_range import ranged_batch, ranged_moment
 from adadp.accounting.dominating import compositions
-from adadp.accounting.orders import ORDERS, LogMoment, conversion, minimise
+from adadp.app.accounting.bounded_range import ranged_batch, ranged_moment
+from adadp.app.accounting.orders import ORDERS, LogMoment, conversion, minimise
 from adadp.events import Event, OtherEvent, Selection, SelectionMechanism, ZcdpCost
 
 
@@ -23,7 +23,7 @@ def log_moment(accountant: str, counts: dict[Event, int]) -> LogMoment:
 
     zCDP costs have K = rho theta (theta + 1). A selection by the exponential mechanism has a bounded range and so costs
     epsilon^2/8 zCDP (Cesar and Rogers 2021); of others only pure DP is used, whose worst case is randomised response.
-    So it is on a Poisson batch, where the range of one such selection is used too (``ranged``). Events of other
+    So it is on a Poisson batch, where the range of one such selection is used too (``bounded_range``). Events of other
     packages bring their moment.
     """
     rho = 0.0
@@ -60,6 +60,14 @@ class RdpAccountant(Accountant):
 
     name = "rdp"
     status = Status.PROVED
+
+    def sharper(self, counts: dict[Event, int]) -> bool:
+        """Whether an exponential mechanism is in it, of whose bounded range the loss distribution does not know."""
+        return any(
+            (isinstance(event, Selection) and event.mechanism is SelectionMechanism.EXPONENTIAL)
+            or ranged_batch(event) is not None
+            for event in counts
+        )
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
         moment = log_moment(self.name, counts)

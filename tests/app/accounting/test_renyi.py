@@ -11,8 +11,8 @@ from dp_accounting.rdp import RdpAccountant as TheirRdp
 from dp_accounting.rdp import rdp_privacy_accountant as theirs
 
 from adadp.accounting import accountant
-from adadp.accounting.orders import conversion, minimise
-from adadp.accounting.renyi import log_moment
+from adadp.app.accounting.orders import conversion, minimise
+from adadp.app.accounting.renyi import log_moment
 from adadp.events import (
     Composed,
     FixedSizeSampled,
