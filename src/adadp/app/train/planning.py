@@ -58,20 +58,18 @@ def plan_of(spec: RunSpec, records: int) -> Plan:
         return _first_noise(config, draft, noise, has_length)
     target = target_of(config)
     if target is None:
-        schedule = noise.known() if config.noise_multiplier is None else noise.closed(config.noise_multiplier)
         if not has_length:
             raise InputError(
                 "The length of the run must be given once.", fix="Pass exactly one of `steps` and `epochs`."
             )
-        plan = draft.with_noise(schedule)
-        _check_certifiable(plan, config)
-        return plan
+        _check_certifiable(draft, config)
+        return draft
     refuse_spent(draft, target)
     if not has_length:
         return _longest(draft, noise.known(), target)
     if noise.unknown == "k":
         return draft.with_noise(noise.closed(_fastest(draft, noise, target)))
-    return scaled_to(draft.with_noise(noise.closed(1.0)), target)
+    return scaled_to(draft, target)
 
 
 def refuse_large_delta(config: TrainConfig | SimpleNamespace, records: int) -> None:
@@ -153,15 +151,25 @@ def filter_of(config: TrainConfig, plan: Plan) -> Filter:
     return RdpFilter(epsilon=config.epsilon, delta=config.delta, expected=plan.event())
 
 
+def _first_shape(spec: RunSpec, has_length: bool) -> Schedule | float:
+    """The noise that is given, or the shape that is scaled to the budget; 1 where it is solved otherwise."""
+    config, noise = spec.config, spec.noise
+    if config.noise_multiplier == 0 or isinstance(noise, ValidationDecay) or spec.method.choice is not None:
+        return 0.0 if config.noise_multiplier == 0 else 1.0
+    if target_of(config) is None:
+        return noise.known() if config.noise_multiplier is None else noise.closed(config.noise_multiplier)
+    return noise.closed(1.0) if has_length and noise.unknown != "k" else 1.0
+
+
 def _draft(spec: RunSpec, records: int) -> tuple[Plan, bool]:
-    """The plan with noise 1 (or none), and whether its length is given; if not, it is one epoch."""
+    """The plan with its noise as far as that is known, and whether its length is given; if not, it is one epoch."""
     config, method, batches = spec.config, spec.method, spec.batch_size_schedule
     batch_size: Any = config.batch_size if batches is None else round(batches.value_at(0))
     epochs = None if config.epochs == AUTO else config.epochs
     has_length = config.steps is not None or epochs is not None
     released = released_stages(spec.stages)
     plan = Plan.of_noise(
-        noise=0.0 if config.noise_multiplier == 0 else 1.0,
+        noise=_first_shape(spec, has_length),
         records=records,
         batch_size=batch_size,
         steps=config.steps,  # type: ignore[arg-type]  # auto was refused, and text is refused by the plan

@@ -310,7 +310,7 @@ class Run:
             folder.write_certificate(certificate)
             folder.save_model(tensors, model_metadata(certificate))
             folder.checkpoint_path.unlink(missing_ok=True)
-            write_report(folder.path)  # last: the run has finished, whatever becomes of its page
+            write_report(folder)  # last: the run has finished, whatever becomes of its page
         self.model.eval()
         out = None if folder is None else folder.path
         return TrainResult(

@@ -25,8 +25,10 @@ from adadp.errors import InputError
 FILE = "report.html"
 
 
-def page_of(path: str | os.PathLike[str]) -> Page:
+def page_of(path: str | os.PathLike[str] | RunFolder) -> Page:
     """The page of the run or the comparison in the folder ``path``."""
+    if isinstance(path, RunFolder):
+        return run_page(path)
     folder = Path(path)
     results = folder / "results.json"
     if results.is_file():
@@ -44,12 +46,13 @@ def page_of(path: str | os.PathLike[str]) -> Page:
     )
 
 
-def write_report(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = None) -> Path:
+def write_report(path: str | os.PathLike[str] | RunFolder, out: str | os.PathLike[str] | None = None) -> Path:
     """Write the page of the run or the comparison in the folder ``path``, and return where it is.
 
     It is ``report.html`` in that folder, or the file ``out``.
     """
-    target = Path(path) / FILE if out is None else Path(out)
+    folder = path.path if isinstance(path, RunFolder) else Path(path)
+    target = folder / FILE if out is None else Path(out)
     page = render(page_of(path)).encode("utf-8")
     if not target.parent.is_dir():
         raise InputError(f"There is no folder {target.parent}.", fix="Make it first, or choose another file.")
