@@ -115,7 +115,7 @@ class GradientEngine:
     def _losses(self, batch: Sequence[Any]) -> Tensor:
         """The loss of every record of ``batch``: of each alone, unless the batch is known to keep them apart."""
         records = check_leading(batch)
-        if not self._blueprint.all_alone:
+        if self._blueprint.all_alone is None:
             with Recorder(self._parameters) as recorder:
                 losses = one_per_record(self.loss(self.model, *batch), records)
             if recorder.calls_made in self._blueprint.calls_made:
@@ -151,8 +151,9 @@ class GradientEngine:
         """
         self._check_modes()
         rows = (~padding).nonzero().squeeze(1)
-        looped = self._blueprint.all_alone and not self._blueprint.regions[0].vectorised
+        whole = self._blueprint.all_alone
         try:
+            looped = whole is not None and not whole.vectorised
             with self._forgetting(batch, rows) if looped else contextlib.nullcontext():
                 captured = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
             if checked and len(rows):
