@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from adadp import checks
+from adadp.app.clipping.fixed import layers
 from adadp.app.methods.adadp import AdaDp
 from adadp.clipping import ClipRule, ClipState
-from adadp.clipping.fixed import layers
 from adadp.errors import InputError
 from adadp.gradients import Capture, GradientEngine
 from adadp.lab.methods.boxes import Box, BoxQuery, average_into
