@@ -49,7 +49,7 @@ class PrivateGradients:
 
     ``loss(model, *batch)`` returns one loss per record. Each ``release`` draws a batch as the plan says, clips every
     record's gradient, charges the ledger, adds noise, and leaves the result (divided by the public batch size) in the
-    ``.grad`` of the model's parameters for any optimizer. The model itself is neither wrapped nor renamed.
+    ``.grad`` of the model's parameters for any optimizer. The model is not wrapped.
 
     ``ledger`` is the path of a new file, which will hold the run to ``plan``; close it with ``close`` or by ``with``.
     Or it is a ledger of yours, or a function that opens one, called when everything else has been checked. ``seed``

@@ -1,4 +1,4 @@
-"""HOW MUCH one record may contribute: rules that turn per-example gradient norms into weights.
+"""How much one record may contribute: rules that turn per-example gradient norms into weights.
 
 A rule sees square norms, one column per group of parameters, and nothing else: neither gradients nor parameters. It
 answers with the weight of each record's gradient in the sum and with the l2 bound of what one record contributes. The

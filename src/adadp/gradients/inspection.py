@@ -7,9 +7,8 @@ any budget is spent. Nothing in this file sees data: only shapes and dtypes of a
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,14 +71,6 @@ class Blueprint:
         return first if everything and isinstance(first, WholeLoss) else None
 
 
-@dataclass
-class _Trace:
-    """What one forward pass on probe records showed."""
-
-    recorder: Recorder
-    saved_bytes: int = 0
-
-
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that are trained, each once, under their first name."""
     return {name: value for name, value in model.named_parameters() if value.requires_grad}
@@ -89,26 +80,24 @@ def inspect(model: nn.Module, loss: Loss, *, probes: ProbeRecords, demoted: Mapp
     """The blueprint of ``model``; parameters in ``demoted`` (name to reason) are sent to the whole-loss region."""
     parameters = trained_parameters(model)
     with probes.parameters(model):
-        two, three = (_trace(model, loss, probes.batch(records), records) for records in (2, 3))
-    layouts = _use_layouts(two.recorder.uses, three.recorder.uses)
+        (two, few_bytes), (three, bytes_held) = (_trace(model, loss, probes.batch(count), count) for count in (2, 3))
+    layouts = _use_layouts(two.uses, three.uses)
     generic: defaultdict[str, list[str]] = defaultdict(list)  # name -> what used it
-    for other in three.recorder.others:
+    for other in three.others:
         for name in other.names:
             generic[name].append(other.function)
-    for use in three.recorder.uses:
+    for use in three.uses:
         if use.key not in layouts:
             for target in use.targets.values():
                 generic[target.name].append(type(use.rule).__name__)
     for name, reason in demoted.items():
         generic[name] = [reason]
     regions = _regions(model, loss, probes, generic, demoted)
-    instances = sum(
-        _instance_size(use, layouts[use.key], parameters) for use in three.recorder.uses if use.key in layouts
-    )
+    instances = sum(_instance_size(use, layouts[use.key], parameters) for use in three.uses if use.key in layouts)
     by_function = sum(parameters[name].numel() for region in regions for name in region.parameters.values())
     # Activations and their gradients, and as much again for what comes and goes; torch.func needs several copies.
-    size = 2 * max(1, three.saved_bytes - two.saved_bytes) + _NUMBER * (instances + 4 * by_function)
-    scale_shapes = _scale_shapes(three.recorder.uses, generic, parameters)
+    size = 2 * max(1, bytes_held - few_bytes) + _NUMBER * (instances + 4 * by_function)
+    scale_shapes = _scale_shapes(three.uses, generic, parameters)
     return Blueprint(layouts, regions, size, scale_shapes, replace(_whole(model, loss, parameters), vectorised=False))
 
 
@@ -157,11 +146,19 @@ def _instance_size(use: Use, layout: UseLayout, parameters: Mapping[str, nn.Para
     return sum(target.of(parameters[target.name]).numel() for target in use.targets.values())
 
 
-def _trace(model: nn.Module, loss: Loss, batch: Sequence[Any], records: int) -> _Trace:
-    trace = _Trace(Recorder(trained_parameters(model)))
+def _trace(model: nn.Module, loss: Loss, batch: Sequence[Any], records: int) -> tuple[Recorder, int]:
+    """What one forward pass on probe records showed, and the bytes autograd keeps of it for the backward pass."""
+    recorder = Recorder(trained_parameters(model))
+    saved: dict[int, int] = {}  # bytes by storage
+
+    def pack(value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return value
+
     before = {name: value.detach().clone() for name, value in _state(model).items()}
-    with undisturbed(model), _saved_bytes(trace):
-        with torch.enable_grad(), trace.recorder:
+    with undisturbed(model), torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        with torch.enable_grad(), recorder:
             losses = loss(model, *batch)
         after = _state(model)
         changed = [name for name in after if name not in before or not same(after[name], before[name])]
@@ -172,7 +169,7 @@ def _trace(model: nn.Module, loss: Loss, batch: Sequence[Any], records: int) -> 
             fix="Switch that bookkeeping off while training privately.",
         )
     check_losses(losses, records)
-    return trace
+    return recorder, sum(saved.values()) + sum(use.output_shape.numel() * _NUMBER for use in recorder.uses)
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
@@ -201,22 +198,6 @@ def one_per_record(losses: object, records: int) -> Tensor:
             fix="Return per-example losses, for example F.cross_entropy(output, target, reduction='none').",
         )
     return losses
-
-
-@contextlib.contextmanager
-def _saved_bytes(trace: _Trace) -> Iterator[None]:
-    """Counts the memory autograd keeps for the backward pass, each storage once."""
-    seen: dict[int, int] = {}
-
-    def pack(value: Tensor) -> Tensor:
-        storage = value.untyped_storage()
-        seen[storage.data_ptr()] = storage.nbytes()
-        return value
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-        yield
-    outputs = sum(use.output_shape.numel() * _NUMBER for use in trace.recorder.uses)
-    trace.saved_bytes = sum(seen.values()) + outputs
 
 
 def _use_layouts(two: Sequence[Use], three: Sequence[Use]) -> dict[Key, UseLayout]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch.nn.functional as F
@@ -59,9 +60,7 @@ def installed_rules() -> tuple[Mapping[Callable[..., Any], Reader], tuple[Finder
     finds regions.
     """
     packages: Registry[Mapping[Any, Reader] | Finder] = Registry(
-        "gradient rule",
-        {},
-        lambda found: found if isinstance(found, Mapping) or callable(found) else None,
+        "gradient rule", {}, lambda found: found if isinstance(found, Mapping) or callable(found) else None
     )
     readers: dict[Callable[..., Any], Reader] = {}
     finders: list[Finder] = []
@@ -79,29 +78,21 @@ def read_call(
 ) -> Reading | WrittenOut | None:
     """How a rule covers this call, or None."""
     if function is F.embedding:
-        _check_embedding(*args, **kwargs)
+        _check_embedding(signature(F.embedding).bind(*args, **kwargs).arguments)
     reader = installed_rules()[0].get(function)
     return None if reader is None else reader(*args, **kwargs)
 
 
-def _check_embedding(  # noqa: PLR0917 - the signature is torch's
-    input: Tensor,  # noqa: ARG001
-    weight: Tensor,  # noqa: ARG001
-    padding_idx: int | None = None,  # noqa: ARG001
-    max_norm: float | None = None,
-    norm_type: float = 2.0,  # noqa: ARG001
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,  # noqa: ARG001
-) -> None:
+def _check_embedding(given: Mapping[str, Any]) -> None:
     """Refuse what no rule and no proof would make private."""
-    if max_norm is not None:
+    if given.get("max_norm") is not None:
         raise InputError(
             "An embedding with max_norm cannot be trained privately.",
             why="It rewrites the rows that were looked up during the forward pass: which rows change shows which words "
             "the records hold, without any noise.",
             fix="Leave max_norm out; per-example clipping bounds the update.",
         )
-    if scale_grad_by_freq:
+    if given.get("scale_grad_by_freq"):
         raise InputError(
             "An embedding with scale_grad_by_freq cannot be trained privately.",
             why="It divides by how often an index occurs in the batch, so one record changes the gradients of others.",

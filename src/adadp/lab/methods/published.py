@@ -20,7 +20,8 @@ from adadp.errors import InputError
 from adadp.gradients import Capture, GradientEngine
 from adadp.lab.methods.boxes import Box, BoxQuery, average_into
 from adadp.lab.methods.clamped import square_sums
-from adadp.methods.base import GRADIENT, Method, MethodDefaults, Parts, Query, Tensors, check_choice
+from adadp.lab.methods.readings import check_choice
+from adadp.methods.base import GRADIENT, Method, MethodDefaults, Parts, Query, Tensors
 from adadp.methods.clipped import ClippedSum
 
 _READINGS = {
