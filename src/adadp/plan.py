@@ -7,9 +7,10 @@ noise and says what is charged, so that the sampling that happens is the samplin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from adadp import checks
@@ -139,50 +140,34 @@ class Plan:
         loss has a range of choice_epsilon, which is choice_epsilon^2 / 8 zCDP (Dong, Durfee, Rogers 2020; Cesar and
         Rogers 2021). Replacing a record moves scores both ways, and doubles the range.
         """
+        return math.inf if self.noise is None else self._choice_epsilon(self.noise)
+
+    def _choice_epsilon(self, noise: Schedule) -> float:
         assert self.choice is not None
-        return math.inf if self.noise is None else 2 * math.sqrt(self.choice) / self.noise_multiplier_at(0)
+        return 2 * math.sqrt(self.choice) / self._multiplier(noise, 0)
 
     @classmethod
     def of_noise(
         cls,
         *,
         noise: Schedule | float,
-        records: int,
-        batch_size: int,
         steps: int | None = None,
         epochs: int | None = None,
         clip_norm: ClipRule | float = 1.0,
-        sampling: str = "poisson",
-        neighbours: Neighbours | str | None = None,
-        before: tuple[float, ...] = (),
-        replaced: tuple[float, ...] = (),
-        batch_size_schedule: Schedule | None = None,
-        clip_norm_schedule: Schedule | None = None,
-        keep_noise: bool = False,
+        **settings: Any,
     ) -> Plan:
-        """The plan with a given noise multiplier, or schedule of it; 0 for a run without privacy."""
+        """The plan with a given noise multiplier, or schedule of it; 0 for a run without privacy.
+
+        ``settings`` are ``records``, ``batch_size`` and the other fields.
+        """
         if (steps is None) == (epochs is None):
             raise InputError(
                 "The length of the run must be given once.", fix="Pass exactly one of `steps` and `epochs`."
             )
-        relation = None if neighbours is None else Neighbours.parse(neighbours)
-        size = checks.count("batch_size", batch_size)
-        epochs = None if epochs is None else checks.count("epochs", epochs)
-        plan = cls(
-            records=records,
-            batch_size=size,
-            steps=1 if steps is None else checks.count("steps", steps),
-            noise=_schedule(noise),
-            clip_rule=clip_norm if isinstance(clip_norm, ClipRule) else Flat(float(clip_norm)),
-            sampling=sampling,
-            neighbours=relation,
-            before=before,
-            replaced=replaced,
-            batch_size_schedule=batch_size_schedule,
-            clip_norm_schedule=clip_norm_schedule,
-            keep_noise=keep_noise,
-        )
-        return plan if epochs is None else replace(plan, steps=plan.steps_of(epochs))
+        rule = clip_norm if isinstance(clip_norm, ClipRule) else Flat(float(clip_norm))
+        length = 1 if steps is None else steps
+        plan = cls(noise=_schedule(noise), steps=length, clip_rule=rule, **settings)
+        return plan if epochs is None else replace(plan, steps=plan.steps_of(checks.count("epochs", epochs)))
 
     @cached_property
     def sampler(self) -> Sampler:
@@ -218,9 +203,12 @@ class Plan:
 
     def noise_multiplier_at(self, step: int) -> float:
         """The standard deviation of the noise of ``step`` over the l2 bound of one record; 0 without noise."""
-        if self.noise is None:
+        return self._multiplier(self.noise, step)
+
+    def _multiplier(self, noise: Schedule | None, step: int) -> float:
+        if noise is None:
             return 0.0
-        multiplier = self.noise.value_of(step, self.epoch_of(step))
+        multiplier = noise.value_of(step, self.epoch_of(step))
         return multiplier / self.clip_factor_at(step) if self.keep_noise else multiplier
 
     def epoch_of(self, step: int) -> int:
@@ -251,17 +239,27 @@ class Plan:
 
     def release_at(self, step: int) -> Event:
         """What is released from the batch of ``step``: the gradient, and what the clip rule asks for beside it."""
-        noise_multiplier = self.noise_multiplier_at(step)
-        if noise_multiplier not in self._releases:
-            relation = self.neighbours
-            assert relation is not None
+        return self._release_of(step)
+
+    @cached_property
+    def _release_of(self) -> Callable[[int], Event]:
+        return self._releases(self.noise)
+
+    def _releases(self, noise: Schedule | None) -> Callable[[int], Event]:
+        """``release_at`` with other noise."""
+        assert self.neighbours is not None
+        relation = self.neighbours
+
+        @cache  # building and checking an event takes longer than looking it up
+        def release(noise_multiplier: float) -> Event:
             multipliers = (noise_multiplier, *self.clip_rule.extra_multipliers())
             releases: list[Event] = [GaussianRelease(multiplier, relation) for multiplier in multipliers]
-            if self.choice is not None and self.noise is not None:
+            if self.choice is not None and noise is not None:
                 distance = 2 if relation is Neighbours.REPLACE_ONE else 1
-                releases.append(Selection(distance * self.choice_epsilon, neighbours=relation))
-            self._releases[noise_multiplier] = compose(*releases)
-        return self._releases[noise_multiplier]
+                releases.append(Selection(distance * self._choice_epsilon(noise), neighbours=relation))
+            return compose(*releases)
+
+        return lambda step: release(self._multiplier(noise, step))
 
     def charge_at(self, step: int, *, resumed: bool = False) -> Event | None:
         """What must be charged before the release of ``step``; None if an earlier charge covers it.
@@ -278,44 +276,31 @@ class Plan:
         return self._charges[key]
 
     @cached_property
-    def _releases(self) -> dict[float, Event]:
-        """Releases by multiplier, kept because building and checking an event takes longer than looking it up."""
-        return {}
-
-    @cached_property
     def _charges(self) -> dict[tuple[int, float], Event]:
         """Charges by batch size and multiplier, where every step has one."""
         return {}
 
-    @property
-    def _steps_alike(self) -> bool:
-        """Whether every step releases the same from batches of one size."""
-        return (
-            self.batch_size_schedule is None and not self.keep_noise and isinstance(self.noise, (Uniform, type(None)))
-        )
-
-    @property
-    def _epochs_alike(self) -> bool:
-        """Whether the steps of an epoch release the same from batches of one size, each charged by itself."""
-        by_epoch = self.noise is not None and self.noise.tick is None
-        factors = not self.keep_noise or (self.clip_norm_schedule is not None and self.clip_norm_schedule.tick is None)
-        return self.batch_size_schedule is None and not self.timetable.shares_draws and by_epoch and factors
-
-    def event(self) -> Event:
-        """Everything the run will charge."""
-        if self._steps_alike:
-            rounds = self.rounds_before(self.steps)
-            steps: Event = Repeated(self.sampler.amplify(self.release_at(0)), rounds)
-        elif self._epochs_alike:
-            counts: dict[Event, int] = {}
+    def event(self, noise: Schedule | None = None) -> Event:
+        """Everything the run will charge, or would charge with other ``noise``."""
+        noise = self.noise if noise is None else noise
+        release_at = self._releases(noise)
+        if self.batch_size_schedule is None and not self.keep_noise and isinstance(noise, (Uniform, type(None))):
+            steps: Event = Repeated(self.sampler.amplify(release_at(0)), self.rounds_before(self.steps))
+        elif self._charged_by_epoch(noise):
+            counts: Counter[Event] = Counter()
             for epoch in range(self.epochs):
                 first, end = self.timetable.first_step(epoch), self.timetable.first_step(epoch + 1)
-                charge = self.sampler.amplify(self.release_at(first))
-                counts[charge] = counts.get(charge, 0) + min(end, self.steps) - first
+                counts[self.sampler.amplify(release_at(first))] += min(end, self.steps) - first
             steps = compose(*(Repeated(charge, count) for charge, count in counts.items()))
         else:
-            steps = self.timetable.planned(self.steps, self.release_at)
+            steps = self.timetable.planned(self.steps, release_at)
         return compose(*self.charges_before(), steps)
+
+    def _charged_by_epoch(self, noise: Schedule | None) -> bool:
+        """Whether the steps of an epoch release the same from batches of one size, each charged by itself."""
+        by_epoch = noise is not None and noise.tick is None
+        factors = not self.keep_noise or (self.clip_norm_schedule is not None and self.clip_norm_schedule.tick is None)
+        return self.batch_size_schedule is None and not self.timetable.shares_draws and by_epoch and factors
 
     def rounds_before(self, step: int) -> int:
         """How many charges the steps before ``step`` need."""
@@ -340,21 +325,17 @@ class Plan:
             "noise": "none" if self.noise is None else str(self.noise),
             "clip_norm": str(self.clip_rule),
         }
-        if self.before:
-            plan["before"] = list(self.before)
-        if self.neighbours is Neighbours.REPLACE_ONE and any(each != 2 for each in self.replaced):
-            plan["replaced"] = list(self.replaced)
-        if self.batch_size_schedule is not None:
-            plan["batch_size_schedule"] = str(self.batch_size_schedule)
-        if self.clip_norm_schedule is not None:
-            plan["clip_factors"] = str(self.clip_norm_schedule)
-        if self.keep_noise:
-            plan["keep_noise"] = True
-        if self.choice is not None:
-            plan["choice"] = self.choice
-        if self.adaptive:
-            plan["adaptive"] = True
-        return plan
+        replacing = self.neighbours is Neighbours.REPLACE_ONE and any(each != 2 for each in self.replaced)
+        unusual = {
+            "before": list(self.before) or None,
+            "replaced": list(self.replaced) if replacing else None,
+            "batch_size_schedule": self.batch_size_schedule and str(self.batch_size_schedule),
+            "clip_factors": self.clip_norm_schedule and str(self.clip_norm_schedule),
+            "keep_noise": self.keep_noise or None,
+            "choice": self.choice,
+            "adaptive": self.adaptive or None,
+        }
+        return plan | {name: value for name, value in unusual.items() if value is not None}
 
 
 def _schedule(noise: Schedule | float) -> Schedule | None:

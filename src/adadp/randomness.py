@@ -1,4 +1,4 @@
-"""WHO owns random numbers: the operating system, or a seed that makes a run reproducible and not secure.
+"""Random numbers of a run: from the operating system, or from a seed that makes it reproducible and not secure.
 
 Every random number of a run (batches, noise) is asked of one ``RandomSource``, by ``purpose`` and ``step``. The sources
 differ in where their 64-bit words come from and in nothing else, so what a seeded test says about the distribution of
@@ -37,7 +37,6 @@ from adadp.errors import InputError
 
 _MOST_BYTES = 2**30
 """Asked of the operating system's generator at once; its lengths are 32-bit."""
-
 
 _TWISTER = 624
 """Words in the state of torch's generator on the processor, a Mersenne twister; each is kept in 64 bits."""

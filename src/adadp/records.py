@@ -87,21 +87,17 @@ class Records:
 
     def brought_in(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
         """``batch``, which was made for it and may be changed, on the device and with its numbers in their range."""
-        *inputs, last = batch
-        return (
-            *(self._placed(part, self.bound) for part in inputs),
-            self._placed(last, self._label_bound if inputs else self.bound),
-        )
-
-    def _placed(self, part: Any, bound: InputBound) -> Any:
-        return tree_map(lambda leaf: bound.bring_in(placed(leaf, self._device, self._dtype)), part)
+        moved = tree_map(lambda leaf: to_device(leaf, self._device, self._dtype), batch)
+        *inputs, last = moved
+        label_bound = self._label_bound if inputs else self.bound
+        return (*tree_map(self.bound.bring_in, tuple(inputs)), tree_map(label_bound.bring_in, last))
 
     def example(self) -> tuple[Any, ...]:
         """A batch of one record, for its shapes and dtypes only."""
         return self.batch(torch.zeros(1, dtype=torch.long))
 
 
-def placed(leaf: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+def to_device(leaf: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     """``leaf`` where and as the model wants it, if it is a tensor."""
     if not isinstance(leaf, Tensor):
         return leaf

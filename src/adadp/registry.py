@@ -78,7 +78,8 @@ class Registry(Mapping[str, T], Generic[T]):
                 ) from error
             if part is None:
                 fix = f"Name a class that docs/extend.md describes as a {self._kind}."
-                raise InputError(f"{name} is not a {self._kind}.", fix=fix)
+                place = self._offered[name].value if name in self._offered else name
+                raise InputError(f"{place} is not a {self._kind}.", fix=fix)
             self._known[name] = part
         return self._known[name]
 

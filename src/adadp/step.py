@@ -23,7 +23,7 @@ from adadp.gradients import GradientEngine
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.methods import GRADIENT, Contribution, Deviations, DpSgd, Method, Parts, Tensors
 from adadp.plan import Plan
-from adadp.randomness import RandomSource, SecureSource, SeededSource
+from adadp.randomness import RandomSource, source_of
 from adadp.records import Data, Records
 from adadp.release import Crossing, GaussianMechanism, Permit
 from adadp.sampling import Batches, places
@@ -49,7 +49,7 @@ class PrivateGradients:
 
     ``loss(model, *batch)`` returns one loss per record. Each ``release`` draws a batch as the plan says, clips every
     record's gradient, charges the ledger, adds noise, and leaves the result (divided by the public batch size) in the
-    ``.grad`` of the model's parameters for any optimizer. The model itself is neither wrapped nor renamed.
+    ``.grad`` of the model's parameters for any optimizer. The model is not wrapped.
 
     ``ledger`` is the path of a new file, which will hold the run to ``plan``; close it with ``close`` or by ``with``.
     Or it is a ledger of yours, or a function that opens one, called when everything else has been checked. ``seed``
@@ -57,8 +57,8 @@ class PrivateGradients:
     processed at once at most, up to 1024: the result does not depend on it beyond rounding. ``mechanism`` is for audits
     that watch the releases.
 
-    ``example`` are two or more public records, in the form of ``data``, that the model is looked over with in place of
-    made-up ones; some models take sensible input only.
+    ``example`` are two or more public records, in the form of ``data``, that the model is inspected with in place of
+    random probe records; some models take sensible input only.
 
     ``arithmetic`` is how the sum of a batch is computed. ``fast``: in batches whose size is public, every record in a
     secret random row; what rounding can do is allowed for, as it was measured. ``exact``: record by record and in whole
@@ -102,7 +102,7 @@ class PrivateGradients:
         self._device = first.device
         self.model = model
         self.plan = plan
-        self.source = seed if isinstance(seed, RandomSource) else _source(seed)
+        self.source = seed if isinstance(seed, RandomSource) else source_of(seed)
         self.step = 0
         """How many steps were released; the next ``release`` is for this step, counted from 0."""
         self._records = data if isinstance(data, Records) else Records(data, first.device, first.dtype)
@@ -122,7 +122,7 @@ class PrivateGradients:
         self.chunk_size = self._chunk(chunk_size, memory_limit)
         torch.empty(_REUSED, dtype=torch.uint8)
         self._padding: list[Tensor] = []
-        """The tensors of made-up records, one for every row of the longest chunk."""
+        """The tensors of probe records, one for every row of the longest chunk."""
         self.ledger = self._opened(ledger, method)
         self.crossing = Crossing(self.ledger, self.source, mechanism)
 
@@ -219,26 +219,26 @@ class PrivateGradients:
         short = min(rows, math.isqrt(4 * usual) + 1)
         holders = places(len(batch), chunks * rows, self.source, step=step)
         holders = torch.cat([holders, holders.new_full(((chunks * rows - len(holders)) % short,), -1)])
-        placed = torch.cat([batch, batch.new_tensor([-1])])[holders]
-        main, behind = placed[: chunks * rows], placed[chunks * rows :]
+        in_rows = torch.cat([batch, batch.new_tensor([-1])])[holders]
+        main, behind = in_rows[: chunks * rows], in_rows[chunks * rows :]
         return [*torch.split(main, rows), *(torch.split(behind, short) if len(behind) else ())]
 
     def _tensors(self, chunk: Tensor) -> tuple[tuple[Any, ...], Tensor]:
-        """The records of a chunk, with made-up ones in the rows that hold none; and which rows these are."""
+        """The records of a chunk, with probe records in the rows that hold none; and which rows these are."""
         empty = chunk < 0
         tensors = self._records.batch(chunk.clamp(min=0))
         if bool(empty.any()):
-            self._make_up(tensors, empty.nonzero().squeeze(1).to(self._device))
+            self._fill(tensors, empty.nonzero().squeeze(1).to(self._device))
         return tensors, empty.to(self._device)
 
-    def _make_up(self, tensors: tuple[Any, ...], rows: Tensor) -> None:
-        """Put made-up records into ``rows`` of ``tensors``."""
+    def _fill(self, tensors: tuple[Any, ...], rows: Tensor) -> None:
+        """Put probe records into ``rows`` of ``tensors``."""
         leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)]
         if not self._padding or len(self._padding[0]) < len(leaves[0]):
             found = tree_leaves(self._records.brought_in(self._engine.padding(len(leaves[0]))))
             self._padding = [leaf for leaf in found if isinstance(leaf, Tensor)]
-        for leaf, made_up in zip(leaves, self._padding, strict=True):
-            leaf.index_copy_(0, rows, made_up.index_select(0, rows))
+        for leaf, padding in zip(leaves, self._padding, strict=True):
+            leaf.index_copy_(0, rows, padding.index_select(0, rows))
 
     def _with_rounding(self, bound: float, steepness: float = 1.0) -> float:
         """What one record can move the computed sum by: the method's bound, and an allowance for rounding in float32.
@@ -353,7 +353,3 @@ def _added(total: Parts, parts: Parts) -> Parts:
         purpose: {name: value.double() + parts[purpose][name] for name, value in tensors.items()}
         for purpose, tensors in total.items()
     }
-
-
-def _source(seed: int | None) -> RandomSource:
-    return SecureSource() if seed is None else SeededSource(seed)

@@ -24,11 +24,12 @@ from torch.nn.functional import cross_entropy
 
 from adadp.app.accounting import RdpFilter
 from adadp.app.audit.replay import neighbour_replay
+from adadp.app.clipping.fixed import PerLayer
 from adadp.app.runs import RunFolder
 from adadp.app.texts.clip_rules import clip_rule_text, parse_clip_rule
 from adadp.app.texts.methods import method_text, parse_method
 from adadp.app.train import fit, verify_run
-from adadp.clipping import ClipRule, Flat, PerLayer
+from adadp.clipping import ClipRule, Flat
 from adadp.errors import Interrupted
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.methods import Method

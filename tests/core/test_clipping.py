@@ -10,9 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from adadp.app.clipping.fixed import Automatic, PerLayer, PerLayerJoint
 from adadp.app.clipping.quantile import QuantileAdaptive
 from adadp.app.texts.clip_rules import RULES, clip_rule, parse_clip_rule
-from adadp.clipping import AdaptiveClipRule, Automatic, ClipRule, Flat, PerLayer, PerLayerJoint
+from adadp.clipping import AdaptiveClipRule, ClipRule, Flat
 from adadp.errors import InputError
 
 NAMES = ("conv.weight", "conv.bias", "fc1.weight", "fc1.bias", "out.weight")

@@ -58,6 +58,8 @@ def test_what_is_charged_step_by_step_is_exactly_what_was_planned(sampling, clip
             rounds += 1
         assert rounds == plan.rounds_before(step + 1)
     assert charged == flatten(plan.event())
+    for other in (Uniform(3.0), Piecewise(((0, 3.0), (1, 5.0))), Piecewise(((0, 3.0), (2, 5.0)), tick=4)):
+        assert plan.event(other) == plan.with_noise(other).event()
 
 
 def test_the_event_names_the_sampling_that_is_drawn():

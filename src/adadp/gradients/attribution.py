@@ -6,6 +6,7 @@ batch: its parameters go the generic way, as a part of the whole loss, one recor
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
-from torch.utils._pytree import tree_leaves
 
 from adadp.gradients.inspection import Blueprint, check_losses, trained_parameters
 from adadp.gradients.layout import Layout
 from adadp.gradients.owners import Owners
 from adadp.gradients.probe_records import Loss, check_leading, undisturbed
 from adadp.gradients.recorder import Recorder, Use
-from adadp.gradients.regions import CallLayout, Region, differentiable_leaves, hooked
+from adadp.gradients.regions import Region, Told
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,11 @@ def attribute(model: nn.Module, loss: Loss, batch: Sequence[Any], blueprint: Blu
     recorder = _Attributing(parameters, blueprint, owners, records)
     owners.next_pass()
     owners.give(batch)
-    checks = [(region, _region_check(region, recorder, owners, records)) for region in blueprint.inner]
-    with hooked(checks), undisturbed(model), torch.enable_grad(), owners, recorder:
-        losses = check_losses(loss(model, *batch), records)
+    with contextlib.ExitStack() as followed:
+        for region in blueprint.regions:
+            followed.enter_context(region.follow(_claims(region, recorder, owners, records)))
+        with undisturbed(model), torch.enable_grad(), owners, recorder:
+            losses = check_losses(loss(model, *batch), records)
     if owners.lost is None and (name := _own_backward(losses)) is not None:
         owners.lost = f"{name}, a torch.autograd.Function with a backward pass of its own,"
     if owners.lost is not None or not owners.belongs(losses, Layout(0), records):
@@ -75,28 +77,22 @@ def attribute(model: nn.Module, loss: Loss, batch: Sequence[Any], blueprint: Blu
     return Attribution(recorder.astray, recorder.calls_made)
 
 
-def _region_check(region: Region, recorder: _Attributing, owners: Owners, records: int) -> Callable[..., None]:
-    """A forward hook that asks whose the rows are that go into a region and come out of it."""
-    layouts = iter(region.layouts)
+def _claims(region: Region, recorder: _Attributing, owners: Owners, records: int) -> Told:
+    """Asks whose the rows are that go into a region and come out of it."""
 
-    def owned(inputs: Sequence[Any], outputs: Sequence[Tensor], layout: CallLayout) -> bool:
-        return all(
+    def told(inputs: Sequence[tuple[Any, Layout | None]], outputs: Sequence[tuple[Tensor, Layout]]) -> None:
+        owned = all(
             not isinstance(leaf, Tensor)
             or (not owners.known(leaf) if place is None else owners.belongs(leaf, place, records))
-            for leaf, place in zip(inputs, layout.inputs, strict=True)
+            for leaf, place in inputs
         ) and all(
             owners.belongs(leaf, place, records) and owners.claim(leaf, place, records) is leaf
-            for leaf, place in zip(outputs, layout.outputs, strict=True)
+            for leaf, place in outputs
         )
+        if not owned or not outputs:
+            recorder.astray |= dict.fromkeys(region.parameters.values(), owners.reason())
 
-    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        with torch._C.DisableTorchFunction():  # what is done here is no call of the model's
-            layout = next(layouts, None)
-            inputs, outputs = tree_leaves((args, kwargs)), differentiable_leaves(output)
-            if layout is None or not owned(inputs, outputs, layout):
-                recorder.astray |= dict.fromkeys(region.parameters.values(), owners.reason())
-
-    return hook
+    return told
 
 
 def _own_backward(losses: Tensor) -> str | None:

@@ -195,12 +195,8 @@ class Capture:
             for piece in self._pieces:
                 for slot, value in of(piece).items():
                     self._add(sums, piece.targets[slot], value)
-        return {
-            name: sums[name]
-            if name in sums
-            else torch.zeros_like(value, dtype=accumulation_dtype(value.dtype)).detach()
-            for name, value in self.parameters.items()
-        }
+        sums |= zero_sums({name: value for name, value in self.parameters.items() if name not in sums})
+        return {name: sums[name] for name in self.parameters}
 
     def _add(self, sums: dict[str, Tensor], target: Target, value: Tensor) -> None:
         if target.start is not None:
@@ -261,6 +257,11 @@ def _tf32(switch: Any, *parts: Any) -> list[tuple[Any, str, Any]]:
 
 def _parts_of(convolutions: Any) -> tuple[Any, ...]:
     return (convolutions.conv, convolutions.rnn) if hasattr(convolutions, "conv") else ()
+
+
+def zero_sums(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Zeros in the shapes of ``parameters``, in the dtype of their sums."""
+    return {name: torch.zeros_like(each, dtype=accumulation_dtype(each.dtype)) for name, each in parameters.items()}
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from adadp import checks
 from adadp.errors import InputError
 from adadp.gradients.batch_statistics import refuse_batch_statistics
-from adadp.gradients.capture import Capture, accumulation_dtype, given
+from adadp.gradients.capture import Capture, given, zero_sums
 from adadp.gradients.inspection import one_per_record, trained_parameters
 from adadp.gradients.oracle import loop_gradients, loop_losses, picked
 from adadp.gradients.passes import run_alone, run_batch
@@ -31,12 +31,11 @@ _ALONE_NUMBERS = 1 << 26
 class GradientEngine:
     """Gets norms and weighted sums of per-example gradients from one forward and one backward pass.
 
-    ``model`` is any ``nn.Module``, used as it is; ``loss(model, *batch)`` returns one number per record; ``like`` is a
-    batch of which only shapes and dtypes are read. Building the engine runs the model on a few probe records, or on
-    some of ``example``, public records of the user's own, for models that take sensible input only. It follows the
-    records through the model and compares gradients with plain autograd's. What has no closed form, or moves records,
-    goes a generic way (``notes`` says which), and a model that mixes records is refused. All that holds for the mode
-    each module is in at that time: train as usual and come back to that mode after an evaluation.
+    ``loss(model, *batch)`` returns one number per record; of ``like``, a batch, only shapes and dtypes are read.
+    Building the engine runs the model on a few probe records, or on some of ``example``, public records of the user's
+    own. It follows them through the model and compares gradients with plain autograd's. What has no closed form, or
+    moves records, goes a generic way (``notes`` says which), and a model that mixes records is refused. All that holds
+    for the mode each module is in: come back to that mode after an evaluation.
 
     =======================================  =========================================================================
     a batch of no records                    zero sums; the model is not run
@@ -72,28 +71,19 @@ class GradientEngine:
         self._probes = probe_records_for(model, loss, like, example)
         self._blueprint = proved_blueprint(model, loss, self._probes)
         self.notes = self._blueprint.notes
-        self._modes = [(module, module.training) for module in model.modules()]
-
-    @property
-    def bytes_per_record(self) -> int:
+        self.bytes_per_record = self._blueprint.bytes_per_record
         """About how much memory one more record in a batch needs."""
-        return self._blueprint.bytes_per_record
+        self.scale_shapes = self._blueprint.scale_shapes
+        """The shape of the scales ``Capture.square_norms`` takes most cheaply: a number per input of each layer."""
+        self._modes = [(module, module.training) for module in model.modules()]
 
     def chunk_size(self, limit_bytes: int) -> int:
         """How many records fit ``limit_bytes`` at once; at least one."""
         return max(1, checks.count("limit_bytes", limit_bytes) // self.bytes_per_record)
 
-    @property
-    def scale_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shape of the scales ``Capture.square_norms`` takes most cheaply: a number per input of each layer."""
-        return self._blueprint.scale_shapes
-
     def zeros(self) -> dict[str, Tensor]:
         """A sum of nothing: what an empty batch contributes."""
-        return {
-            name: torch.zeros_like(value, dtype=accumulation_dtype(value.dtype))
-            for name, value in self._parameters.items()
-        }
+        return zero_sums(self._parameters)
 
     @torch.no_grad()
     def losses_along(self, batch: Sequence[Any], direction: Mapping[str, Tensor], lengths: Sequence[float]) -> Tensor:
@@ -115,7 +105,7 @@ class GradientEngine:
     def _losses(self, batch: Sequence[Any]) -> Tensor:
         """The loss of every record of ``batch``: of each alone, unless the batch is known to keep them apart."""
         records = check_leading(batch)
-        if not self._blueprint.all_alone:
+        if self._blueprint.all_alone is None:
             with Recorder(self._parameters) as recorder:
                 losses = one_per_record(self.loss(self.model, *batch), records)
             if recorder.calls_made in self._blueprint.calls_made:
@@ -144,15 +134,16 @@ class GradientEngine:
             return run_alone(self._parameters, batch, self._blueprint.alone)
 
     def captures(self, batch: Sequence[Any], padding: Tensor, *, checked: bool = False) -> Iterator[Capture]:
-        """The same for a batch of a batch: one capture, or several where its records must be computed one at a time.
+        """The same for a chunk: one capture, or several where its records must be computed one at a time.
 
         Rows marked in ``padding`` are no records: they keep the batch at its size, and no norm or sum sees them. With
         ``checked`` a few records of the batch are compared with what they are alone, and ``MixedRecords`` may come.
         """
         self._check_modes()
         rows = (~padding).nonzero().squeeze(1)
-        looped = self._blueprint.all_alone and not self._blueprint.regions[0].vectorised
+        whole = self._blueprint.all_alone
         try:
+            looped = whole is not None and not whole.vectorised
             with self._forgetting(batch, rows) if looped else contextlib.nullcontext():
                 captured = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
             if checked and len(rows):

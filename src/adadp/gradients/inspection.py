@@ -7,10 +7,9 @@ any budget is spent. Nothing in this file sees data: only shapes and dtypes of a
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,9 +17,10 @@ from torch import Tensor, nn
 
 from adadp.errors import InputError
 from adadp.gradients.layout import Layout, find_layout
-from adadp.gradients.probe_records import Loss, ProbeRecords, random_states, same, undisturbed
+from adadp.gradients.probe_records import Loss, ProbeRecords, same, undisturbed
+from adadp.gradients.readers import installed_rules
 from adadp.gradients.recorder import Key, Recorder, Use
-from adadp.gradients.regions import Call, CallCollector, CallLayout, LossModule, Region, find_call_layout
+from adadp.gradients.regions import Region, WholeLoss
 from adadp.gradients.rule import Pair
 
 _NUMBER = 4
@@ -42,10 +42,9 @@ class Blueprint:
     layouts: Mapping[Key, UseLayout]
     regions: tuple[Region, ...]
     bytes_per_record: int
-    notes: tuple[str, ...]
     scale_shapes: Mapping[str, tuple[int, ...]]
     """The shape of the scales of every trained parameter: a number per input of its layer, or one for all."""
-    alone: Region
+    alone: WholeLoss
     """All parameters, record by record: for a batch that makes other calls than those that were followed."""
     calls_made: frozenset[int] = frozenset()
     """The sequences of calls for which every captured row is its record's."""
@@ -55,9 +54,9 @@ class Blueprint:
     """What rounding a gradient of a batch and of a record alone may differ by, over its length."""
 
     @property
-    def inner(self) -> tuple[Region, ...]:
-        """The regions that are modules of the model."""
-        return tuple(region for region in self.regions if not isinstance(region.module, LossModule))
+    def notes(self) -> tuple[str, ...]:
+        """What a user is told about the regions."""
+        return tuple(region.note for region in self.regions)
 
     @property
     def generic(self) -> frozenset[str]:
@@ -65,24 +64,11 @@ class Blueprint:
         return frozenset(name for region in self.regions for name in region.parameters.values())
 
     @property
-    def all_alone(self) -> bool:
-        """Whether nothing is taken from a batch as a whole: every gradient is the whole loss's for one record."""
-        return (
-            self.generic == frozenset(self.alone.parameters.values())
-            and len(self.regions) == 1
-            and (self.regions[0].module is self.alone.module)
-        )
-
-
-@dataclass
-class _Trace:
-    """What one forward pass on probe records showed."""
-
-    recorder: Recorder
-    calls: dict[str, list[Call]] = field(default_factory=dict)
-    random: set[str] = field(default_factory=set)
-    """Modules that drew random numbers."""
-    saved_bytes: int = 0
+    def all_alone(self) -> WholeLoss | None:
+        """The whole loss, if nothing is taken from a batch as a whole: every gradient is that of one record's loss."""
+        first = self.regions[0] if len(self.regions) == 1 else None
+        everything = self.generic == frozenset(self.alone.parameters.values())
+        return first if everything and isinstance(first, WholeLoss) else None
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -94,30 +80,47 @@ def inspect(model: nn.Module, loss: Loss, *, probes: ProbeRecords, demoted: Mapp
     """The blueprint of ``model``; parameters in ``demoted`` (name to reason) are sent to the whole-loss region."""
     parameters = trained_parameters(model)
     with probes.parameters(model):
-        two, three = (_trace(model, loss, probes.batch(records), records) for records in (2, 3))
-    layouts = _use_layouts(two.recorder.uses, three.recorder.uses)
-    generic: dict[str, tuple[str, tuple[str, ...]]] = {}  # name -> what used it, modules all its uses happened in
-    for other in three.recorder.others:
+        (two, few_bytes), (three, bytes_held) = (_trace(model, loss, probes.batch(count), count) for count in (2, 3))
+    layouts = _use_layouts(two.uses, three.uses)
+    generic: defaultdict[str, list[str]] = defaultdict(list)  # name -> what used it
+    for other in three.others:
         for name in other.names:
-            _add(generic, name, other.function, other.modules)
-    for use in three.recorder.uses:
+            generic[name].append(other.function)
+    for use in three.uses:
         if use.key not in layouts:
             for target in use.targets.values():
-                _add(generic, target.name, type(use.rule).__name__, use.modules)
+                generic[target.name].append(type(use.rule).__name__)
     for name, reason in demoted.items():
-        generic[name] = (reason, ())
-    whole = LossModule(model, loss)
-    regions, notes = _regions(whole, generic, parameters, (two, three))
-    instances = sum(
-        _instance_size(use, layouts[use.key], parameters) for use in three.recorder.uses if use.key in layouts
-    )
+        generic[name] = [reason]
+    regions = _regions(model, loss, probes, generic, demoted)
+    instances = sum(_instance_size(use, layouts[use.key], parameters) for use in three.uses if use.key in layouts)
     by_function = sum(parameters[name].numel() for region in regions for name in region.parameters.values())
     # Activations and their gradients, and as much again for what comes and goes; torch.func needs several copies.
-    size = 2 * max(1, three.saved_bytes - two.saved_bytes) + _NUMBER * (instances + 4 * by_function)
-    scale_shapes = _scale_shapes(three.recorder.uses, generic, parameters)
-    local = {key: name for name in parameters for key, value in whole.named_parameters() if value is parameters[name]}
-    alone = Region("the loss", whole, local, (), vectorised=False)
-    return Blueprint(layouts, regions, size, notes, scale_shapes, alone)
+    size = 2 * max(1, bytes_held - few_bytes) + _NUMBER * (instances + 4 * by_function)
+    scale_shapes = _scale_shapes(three.uses, generic, parameters)
+    return Blueprint(layouts, regions, size, scale_shapes, replace(_whole(model, loss, parameters), vectorised=False))
+
+
+def _whole(model: nn.Module, loss: Loss, names: Iterable[str]) -> WholeLoss:
+    return WholeLoss("the loss", {f"model.{name}": name for name in names}, model, loss)
+
+
+def _regions(
+    model: nn.Module, loss: Loss, probes: ProbeRecords, generic: Mapping[str, list[str]], demoted: Container[str]
+) -> tuple[Region, ...]:
+    """Where the parameters in ``generic`` (name to what used it) go, in their order."""
+    found: list[Region] = []
+    left = [name for name in generic if name not in demoted]
+    for find in installed_rules()[1]:
+        found += find(model, loss, probes, left) if left else ()
+        left = [name for name in left if not any(name in region.parameters.values() for region in found)]
+    rest = [name for name in generic if name in demoted or name in left]
+    if rest:
+        found.append(_whole(model, loss, rest))
+    order = list(generic)
+    found.sort(key=lambda region: min(order.index(name) for name in region.parameters.values()))
+    reasons = [sorted({", ".join(dict.fromkeys(generic[name])) for name in each.parameters.values()}) for each in found]
+    return tuple(replace(region, why=", ".join(why)) for region, why in zip(found, reasons, strict=True))
 
 
 def _scale_shapes(
@@ -143,11 +146,19 @@ def _instance_size(use: Use, layout: UseLayout, parameters: Mapping[str, nn.Para
     return sum(target.of(parameters[target.name]).numel() for target in use.targets.values())
 
 
-def _trace(model: nn.Module, loss: Loss, batch: Sequence[Any], records: int) -> _Trace:
-    trace = _Trace(Recorder(trained_parameters(model)))
+def _trace(model: nn.Module, loss: Loss, batch: Sequence[Any], records: int) -> tuple[Recorder, int]:
+    """What one forward pass on probe records showed, and the bytes autograd keeps of it for the backward pass."""
+    recorder = Recorder(trained_parameters(model))
+    saved: dict[int, int] = {}  # bytes by storage
+
+    def pack(value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return value
+
     before = {name: value.detach().clone() for name, value in _state(model).items()}
-    with undisturbed(model), _watched(model, trace), _saved_bytes(trace):
-        with torch.enable_grad(), trace.recorder:
+    with undisturbed(model), torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        with torch.enable_grad(), recorder:
             losses = loss(model, *batch)
         after = _state(model)
         changed = [name for name in after if name not in before or not same(after[name], before[name])]
@@ -158,7 +169,7 @@ def _trace(model: nn.Module, loss: Loss, batch: Sequence[Any], records: int) -> 
             fix="Switch that bookkeeping off while training privately.",
         )
     check_losses(losses, records)
-    return trace
+    return recorder, sum(saved.values()) + sum(use.output_shape.numel() * _NUMBER for use in recorder.uses)
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
@@ -189,47 +200,6 @@ def one_per_record(losses: object, records: int) -> Tensor:
     return losses
 
 
-@contextlib.contextmanager
-def _watched(model: nn.Module, trace: _Trace) -> Iterator[None]:
-    """Tells the recorder which modules run, and keeps their calls and whether they drew random numbers."""
-    paths = {module: path for path, module in model.named_modules()}
-    collectors: defaultdict[str, CallCollector] = defaultdict(CallCollector)
-    states: list[list[Tensor]] = []
-
-    def enter(module: nn.Module, _: Any) -> None:
-        trace.recorder.modules.append(paths[module])
-        states.append(random_states(model))
-
-    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        path = trace.recorder.modules.pop()
-        if not all(map(torch.equal, states.pop(), random_states(model))):
-            trace.random.add(path)
-        collectors[path](module, args, kwargs, output)
-        trace.calls[path] = collectors[path].calls
-
-    with contextlib.ExitStack() as handles:
-        for module in paths:
-            handles.callback(module.register_forward_pre_hook(enter).remove)
-            handles.callback(module.register_forward_hook(leave, with_kwargs=True).remove)
-        yield
-
-
-@contextlib.contextmanager
-def _saved_bytes(trace: _Trace) -> Iterator[None]:
-    """Counts the memory autograd keeps for the backward pass, each storage once."""
-    seen: dict[int, int] = {}
-
-    def pack(value: Tensor) -> Tensor:
-        storage = value.untyped_storage()
-        seen[storage.data_ptr()] = storage.nbytes()
-        return value
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-        yield
-    outputs = sum(use.output_shape.numel() * _NUMBER for use in trace.recorder.uses)
-    trace.saved_bytes = sum(seen.values()) + outputs
-
-
 def _use_layouts(two: Sequence[Use], three: Sequence[Use]) -> dict[Key, UseLayout]:
     """The uses whose tensors hold the records one by one, as far as two and three records agree on them."""
     pairs = {use.key: use for use in two}
@@ -253,54 +223,3 @@ def _usable(use: Use, given: Layout | None, output: Layout) -> bool:
         return output == Layout(0) and given in (None, Layout(0))
     last = len(use.output_shape) - 1
     return output.dim < max(1, last) and (given is None or given.per_record == output.per_record)
-
-
-def _add(generic: dict[str, tuple[str, tuple[str, ...]]], name: str, function: str, modules: tuple[str, ...]) -> None:
-    if name in generic:
-        before, common = generic[name]
-        shared = tuple(a for a, b in zip(common, modules, strict=False) if a == b)
-        generic[name] = (before if function in before.split(", ") else f"{before}, {function}", shared)
-    else:
-        generic[name] = (function, modules)
-
-
-def _regions(
-    whole: LossModule,
-    generic: Mapping[str, tuple[str, tuple[str, ...]]],
-    parameters: Mapping[str, nn.Parameter],
-    traces: tuple[_Trace, _Trace],
-) -> tuple[tuple[Region, ...], tuple[str, ...]]:
-    found: dict[str, tuple[nn.Module, tuple[CallLayout, ...], dict[str, str]]] = {}
-    functions: dict[nn.Module, set[str]] = {}
-    for name, (function, modules) in generic.items():
-        for path in (*reversed(modules), None):  # innermost first; None: the whole loss
-            module = whole if path is None else whole.model.get_submodule(path)
-            local = next((key for key, value in module.named_parameters() if value is parameters[name]), None)
-            layouts = () if path is None else _call_layouts(path, *traces)
-            if local is None or layouts is None:
-                continue
-            region = found.setdefault("the loss" if path is None else path or "the model", (module, layouts, {}))
-            region[2][local] = name
-            functions.setdefault(region[0], set()).add(function)
-            break
-    regions = tuple(
-        Region(path, module, names, layouts, vectorised=True) for path, (module, layouts, names) in found.items()
-    )
-    notes = [
-        f"{region.path}{'' if region.module is whole else f' ({type(region.module).__name__})'}: no closed form for "
-        f"{', '.join(sorted(functions[region.module]))}; per-example gradients of "
-        f"{', '.join(region.parameters.values())} by torch.func, which is exact and slower."
-        for region in regions
-    ]
-    return regions, tuple(notes)
-
-
-def _call_layouts(path: str, two: _Trace, three: _Trace) -> tuple[CallLayout, ...] | None:
-    """Where the records are in every call of a module; None if it draws random numbers (its second run would differ
-    from the first) or its tensors do not hold the records one by one.
-    """
-    first, second = two.calls.get(path, []), three.calls.get(path, [])
-    if path in three.random or len(first) != len(second) or not first:
-        return None
-    layouts = [find_call_layout(a, b) for a, b in zip(first, second, strict=True)]
-    return None if any(each is None for each in layouts) else tuple(each for each in layouts if each is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,20 +21,20 @@ def loop_gradients(
 ) -> list[dict[str, Tensor]]:
     """The gradient of each record's loss by plain autograd, for every trained parameter; zeros where it is unused."""
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    result = []
-    for record in range(records):
-        with torch.enable_grad():
-            losses = loss(model, *picked(batch, torch.tensor([record])))
-        grads: Sequence[Tensor | None] = [None] * len(trained)
-        if losses.requires_grad:  # a record may take no part, such as a text without a masked word
-            grads = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
-        result.append(
-            {
-                name: torch.zeros_like(value) if grad is None else grad.detach().to_dense()
-                for (name, value), grad in zip(trained.items(), grads, strict=True)
-            }
-        )
-    return result
+    return [gradient(trained, loss, model, *picked(batch, torch.tensor([record]))) for record in range(records)]
+
+
+def gradient(values: Mapping[str, Tensor], loss: Callable[..., Tensor], *args: Any) -> dict[str, Tensor]:
+    """The gradient of ``loss(*args)`` by ``values``; zeros where one is unused."""
+    with torch.enable_grad():
+        total = loss(*args).sum()
+    grads: Sequence[Tensor | None] = [None] * len(values)
+    if total.requires_grad:  # a record may take no part, such as a text without a masked word
+        grads = torch.autograd.grad(total, list(values.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(value) if grad is None else grad.detach().to_dense()
+        for (name, value), grad in zip(values.items(), grads, strict=True)
+    }
 
 
 def picked(batch: Sequence[Any], rows: Tensor) -> tuple[Any, ...]:

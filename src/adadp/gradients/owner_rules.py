@@ -7,6 +7,7 @@ A rule may name more owners than needed, never fewer. Kernels that work number b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -41,9 +42,7 @@ class Arguments:
 
     def written(self) -> list[Tensor]:
         """Those the kernel writes into."""
-        names = [
-            each.name for each in self._schema.arguments if each.alias_info is not None and each.alias_info.is_write
-        ]
+        names = [each.name for each in self._schema.arguments if each.alias_info and each.alias_info.is_write]
         return [leaf for name in names for leaf in tree_leaves(self._values.get(name)) if isinstance(leaf, Tensor)]
 
     def owners(self, name: str) -> Tensor:
@@ -76,10 +75,7 @@ def join(first: Tensor, second: Tensor) -> Tensor:
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """The one owner of everything that is made of all numbers of ``parts``."""
-    total = _NOBODY
-    for part in parts:
-        total = join(total, over(part, range(part.dim())).reshape(()))
-    return total
+    return reduce(join, (over(part, range(part.dim())).reshape(()) for part in parts), _NOBODY)
 
 
 def over(owners: Tensor, dims: Sequence[int]) -> Tensor:
@@ -88,9 +84,8 @@ def over(owners: Tensor, dims: Sequence[int]) -> Tensor:
     if not dims or not owners.dim():
         return owners
     if owners.numel() == 0:
-        return torch.full(
-            [1 if dim in dims else size for dim, size in enumerate(owners.shape)], NOBODY, dtype=torch.int16
-        )
+        kept = [1 if dim in dims else size for dim, size in enumerate(owners.shape)]
+        return _NOBODY.expand(kept)
     most = owners.amax(dims, keepdim=True)
     least = torch.where(owners == NOBODY, MIXED, owners).amin(dims, keepdim=True)
     return torch.where((most == NOBODY) | (least == most), most, MIXED).to(torch.int16)
@@ -109,10 +104,7 @@ def rule_for(name: str, func: Any) -> Rule | None:
 
 
 def _pointwise(given: Arguments) -> Tensor:
-    total = _NOBODY
-    for value in given.tensors():
-        total = join(total, given.owners_of(value))
-    return total
+    return reduce(join, map(given.owners_of, given.tensors()), _NOBODY)
 
 
 def _constant(given: Arguments) -> Tensor:  # noqa: ARG001

@@ -35,16 +35,12 @@ from adadp.gradients.recorder import DESCRIBING
 
 _COPYING = frozenset({"tensor", "as_tensor", "asarray", "new", "new_tensor"})
 """Functions that make a tensor of plain numbers, and take tensors for these without a kernel."""
-
-
 _NOT_THE_MODELS = ("torch.", "adadp.gradients.", "adadp.app.gradient_rules.")
 """Modules whose lines are no lines of a model."""
 
 
 class Owners(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows the owners of all numbers through what happens inside. One object sees one pass, or several one after
-    the other: what an earlier pass left behind is mixed for the next.
-    """
+    """Follows the owners of all numbers through a pass, or several: what an earlier one left is mixed for the next."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +16,7 @@ from adadp.gradients.capture import Capture, Piece, accumulation_dtype, full_pre
 from adadp.gradients.inspection import Blueprint, check_losses
 from adadp.gradients.probe_records import Loss, check_leading
 from adadp.gradients.recorder import Recorder, Target, Use
-from adadp.gradients.regions import CallCollector, Region, UnseenPath, autocast_dtype, check_unchanged, hooked
+from adadp.gradients.regions import UnseenPath, WholeLoss, autocast_dtype
 from adadp.gradients.rule import Pair, Rule
 
 
@@ -29,43 +31,34 @@ def run_batch(
     records = check_leading(batch)
     if records == 0:
         return Capture(parameters, [], 0)
-    if blueprint.all_alone:
-        return run_alone(parameters, batch, blueprint.regions[0])
+    if (whole := blueprint.all_alone) is not None:
+        return run_alone(parameters, batch, whole)
     recorder = Recorder(parameters, skip=blueprint.generic)
-    collectors = {region.path: CallCollector() for region in blueprint.inner}
-    hooks = [(region, collectors[region.path]) for region in blueprint.inner]
-    with hooked(hooks), torch.enable_grad(), recorder:
-        losses = check_losses(loss(model, *batch), records)
-    for path, collector in collectors.items():
-        check_unchanged(path, collector.calls)
+    with contextlib.ExitStack() as watched:
+        watches = [watched.enter_context(region.watch()) for region in blueprint.regions]
+        with torch.enable_grad(), recorder:
+            losses = check_losses(loss(model, *batch), records)
+    asked = [watch.edges() for watch in watches]
     for use in recorder.uses:
         use.checked_input()
     if recorder.others or recorder.calls_made not in blueprint.calls_made:
         raise UnseenPath
-    edges = [use.edge for use in recorder.uses]
-    calls = [call for collector in collectors.values() for call in collector.calls]
-    edges += [edge for call in calls for edge in call.edges if edge is not None]
+    edges = [*(use.edge for use in recorder.uses), *itertools.chain(*asked)]
     grads = torch.autograd.grad(losses.sum(), edges, allow_unused=True) if edges else ()
-    autocast = autocast_dtype([losses])
+    autocast = autocast_dtype(losses.device)
     with full_precision(losses.device):
         pieces = _pieces(recorder.uses, grads, blueprint, records)
         rest = iter(grads[len(recorder.uses) :])
-        generic: dict[str, Tensor] = {}
-        for region in blueprint.regions:
-            if region.path not in collectors:
-                generic |= region.of_the_loss(batch, losses.device, autocast)
-                continue
-            calls = collectors[region.path].calls
-            output_grads = [[None if edge is None else next(rest) for edge in call.edges] for call in calls]
-            generic |= region.per_example(calls, output_grads, records)
-        return Capture(parameters, [*pieces, *given(generic)], records)
+        for watch, places in zip(watches, asked, strict=True):
+            pieces += given(watch.gradients(list(itertools.islice(rest, len(places))), batch, autocast))
+        return Capture(parameters, pieces, records)
 
 
-def run_alone(parameters: Mapping[str, nn.Parameter], batch: Sequence[Any], region: Region) -> Capture:
-    """Every record's gradient of the whole loss, by ``region``: right whatever the model does with a batch."""
-    first = next(iter(parameters.values()))
+def run_alone(parameters: Mapping[str, nn.Parameter], batch: Sequence[Any], whole: WholeLoss) -> Capture:
+    """Every record's gradient of the whole loss: right whatever the model does with a batch."""
+    device = next(iter(parameters.values())).device
     with torch.no_grad():
-        gradients = region.of_the_loss(batch, first.device, autocast_dtype([first]))
+        gradients = whole.gradients((), batch, autocast_dtype(device))
     return Capture(parameters, given(gradients), check_leading(batch))
 
 

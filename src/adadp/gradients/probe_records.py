@@ -1,4 +1,4 @@
-"""Records to look a model over with before it sees a real one: made up, or public ones of the user's own.
+"""Records to inspect a model with before it sees a real one: random, or public ones of the user's own.
 
 Of the data only shapes and dtypes are read, never values, so nothing decided here depends on it.
 """
@@ -21,7 +21,7 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class ProbeRecords:
-    """How records are made up: everything in them varies, as far as the model can take it."""
+    """How probe records are drawn: everything in them varies, as far as the model can take it."""
 
     like: tuple[Any, ...]
     """A batch of which shapes and dtypes are read."""
@@ -108,14 +108,15 @@ _WIDER = ((0, 64), (0, 17), (0, 5), (0, 3), (1, 64), (1, 17), (1, 5), (1, 3))
 def probe_records_for(
     model: nn.Module, loss: Loss, like: Sequence[Any], example: Sequence[Any] | None = None
 ) -> ProbeRecords:
-    """The first way of making up records for which the loss runs and is finite; nothing is left behind.
+    """The first way of drawing records for which the loss runs and is finite; nothing is left behind.
 
     Integers get the widest range the model takes. On a GPU they stay below 2: an index out of range ends the process.
     """
     check_leading(like)
-    leaves = [leaf for leaf in tree_leaves(tuple(like)) if isinstance(leaf, Tensor)]
     integers = [
-        leaf for leaf in leaves if not (leaf.is_floating_point() or leaf.is_complex() or leaf.dtype == torch.bool)
+        leaf
+        for leaf in tree_leaves(tuple(like))
+        if isinstance(leaf, Tensor) and not (leaf.is_floating_point() or leaf.is_complex() or leaf.dtype == torch.bool)
     ]
     bases = [ProbeRecords(tuple(like), (each,) * len(integers), truth, uniform) for each, truth, uniform in _BASES]
     if example is not None:
@@ -182,9 +183,7 @@ def _checked(example: Sequence[Any], like: Sequence[Any]) -> tuple[Any, ...]:
 
 def check_leading(batch: Sequence[Any]) -> int:
     """How many records ``batch`` holds: dimension 0 of every tensor in it."""
-    sizes = {
-        leaf.shape[0] if leaf.dim() else None for leaf in tree_flatten(tuple(batch))[0] if isinstance(leaf, Tensor)
-    }
+    sizes = {leaf.shape[0] if leaf.dim() else None for leaf in tree_leaves(tuple(batch)) if isinstance(leaf, Tensor)}
     if len(sizes) == 1 and (records := sizes.pop()) is not None:
         return records
     raise InputError(

@@ -33,7 +33,7 @@ from adadp.gradients.owners import Owners
 from adadp.gradients.passes import run_batch
 from adadp.gradients.probe_records import Loss, ProbeRecords, random_states, undisturbed
 from adadp.gradients.recorder import Recorder
-from adadp.gradients.regions import LossModule, RefusedByVmap, UnseenPath
+from adadp.gradients.regions import RefusedByVmap, UnseenPath, WholeLoss
 
 RECORDS = 3
 _COUNTS = (2, 3, 11)
@@ -137,14 +137,18 @@ class _Proof:
             try:
                 return blueprint, self.disagreements(blueprint)
             except RefusedByVmap as refused:
-                blueprint = _looped(blueprint, refused.region.path)
+                regions = (
+                    replace(each, vectorised=each.vectorised and each.title != refused.region.title)
+                    for each in blueprint.regions
+                )
+                blueprint = replace(blueprint, regions=tuple(regions))
             except UnseenPath:
                 return blueprint, set(self._parameters)
             except RuntimeError:
                 inner = {
                     name
                     for region in blueprint.regions
-                    if not isinstance(region.module, LossModule)
+                    if not isinstance(region, WholeLoss)
                     for name in region.parameters.values()
                 }
                 if not inner:
@@ -253,7 +257,7 @@ class _Proof:
             wrong -= {
                 name
                 for region in blueprint.regions
-                if isinstance(region.module, LossModule)
+                if isinstance(region, WholeLoss)
                 for name in region.parameters.values()
             }
         return wrong
@@ -286,16 +290,6 @@ class _Proof:
             if not float((mine[name] - theirs[name].to(accumulation_dtype(parameter.dtype))).norm())
             <= rounding * float(theirs[name].norm()) + slack
         }
-
-
-def _looped(blueprint: Blueprint, path: str) -> Blueprint:
-    """``blueprint`` with the region at ``path`` run record by record."""
-    regions = tuple(replace(each, vectorised=each.vectorised and each.path != path) for each in blueprint.regions)
-    notes = tuple(
-        note.replace("by torch.func", "record by record") if region.path == path else note
-        for note, region in zip(blueprint.notes, blueprint.regions, strict=True)
-    )
-    return replace(blueprint, regions=regions, notes=notes)
 
 
 def _replaced(batch: Sequence[Any], other: Sequence[Any], record: int) -> tuple[tuple[Any, ...], int]:

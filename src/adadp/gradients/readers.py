@@ -1,22 +1,26 @@
 """Reading a torch function call: which rule fits it, which argument is the input and which are its parameters.
 
 Readers come from installed packages, through the entry points ``adadp.gradient_rules``: each loads a mapping from torch
-functions to readers, and a reader takes the arguments of a call. A call that nobody reads goes the generic way. The
-proof compares what rules give with plain autograd, so that a wrong formula is found. Rounding is the rule's business: a
-norm must not come out too small.
+functions to readers, and a reader takes the arguments of a call. A call that nobody reads goes the generic way, by the
+whole loss or by a region that a ``Finder`` knows, which an entry point may load instead. The proof compares what rules
+and regions give with plain autograd, so that a wrong formula is found. Rounding is the rule's business: a norm must not
+come out too small.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from adadp.errors import InputError
+from adadp.gradients.probe_records import Loss, ProbeRecords
+from adadp.gradients.regions import Region
 from adadp.gradients.rule import Rule
 from adadp.registry import Registry
 
@@ -46,16 +50,27 @@ class WrittenOut:
 Reader = Callable[..., Reading | WrittenOut | None]
 
 
+Finder = Callable[[nn.Module, Loss, ProbeRecords, Collection[str]], Iterable[Region]]
+"""Regions of a model for some of the parameters with these names, smaller than the whole loss."""
+
+
 @functools.cache
-def readers() -> Mapping[Callable[..., Any], Reader]:
-    """The readers of all installed packages; of two for one function the first in the order of their names."""
-    packages: Registry[Mapping[Any, Reader]] = Registry(
-        "gradient rule", {}, lambda found: found if isinstance(found, Mapping) else None
+def installed_rules() -> tuple[Mapping[Callable[..., Any], Reader], tuple[Finder, ...]]:
+    """The readers of all installed packages, of two for one function the first in the order of their names; and what
+    finds regions.
+    """
+    packages: Registry[Mapping[Any, Reader] | Finder] = Registry(
+        "gradient rule", {}, lambda found: found if isinstance(found, Mapping) or callable(found) else None
     )
-    found: dict[Callable[..., Any], Reader] = {}
+    readers: dict[Callable[..., Any], Reader] = {}
+    finders: list[Finder] = []
     for name in sorted(packages, reverse=True):
-        found |= packages[name]
-    return found
+        offered = packages[name]
+        if isinstance(offered, Mapping):
+            readers |= offered
+        else:
+            finders.append(offered)
+    return readers, tuple(finders)
 
 
 def read_call(
@@ -63,29 +78,21 @@ def read_call(
 ) -> Reading | WrittenOut | None:
     """How a rule covers this call, or None."""
     if function is F.embedding:
-        _check_embedding(*args, **kwargs)
-    reader = readers().get(function)
+        _check_embedding(signature(F.embedding).bind(*args, **kwargs).arguments)
+    reader = installed_rules()[0].get(function)
     return None if reader is None else reader(*args, **kwargs)
 
 
-def _check_embedding(  # noqa: PLR0917 - the signature is torch's
-    input: Tensor,  # noqa: ARG001
-    weight: Tensor,  # noqa: ARG001
-    padding_idx: int | None = None,  # noqa: ARG001
-    max_norm: float | None = None,
-    norm_type: float = 2.0,  # noqa: ARG001
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,  # noqa: ARG001
-) -> None:
+def _check_embedding(given: Mapping[str, Any]) -> None:
     """Refuse what no rule and no proof would make private."""
-    if max_norm is not None:
+    if given.get("max_norm") is not None:
         raise InputError(
             "An embedding with max_norm cannot be trained privately.",
             why="It rewrites the rows that were looked up during the forward pass: which rows change shows which words "
             "the records hold, without any noise.",
             fix="Leave max_norm out; per-example clipping bounds the update.",
         )
-    if scale_grad_by_freq:
+    if given.get("scale_grad_by_freq"):
         raise InputError(
             "An embedding with scale_grad_by_freq cannot be trained privately.",
             why="It divides by how often an index occurs in the batch, so one record changes the gradients of others.",

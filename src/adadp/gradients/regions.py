@@ -1,59 +1,32 @@
-"""The generic way: per-example gradients of any differentiable part of a model, by ``torch.func`` or by a loop.
+"""The generic way: per-example gradients of parameters that no rule covers, by ``torch.func`` or by a loop.
 
-A region is a module whose inputs and outputs hold the records one by one, or the whole loss. For the parameters no rule
-covers, the region is run again for every record on its own and differentiated. It is slower, and right for any model
-that does not mix records.
+A region is a part of the model that is run again for every record on its own and differentiated. The whole loss is one:
+slow, and right for any model that does not mix records. Smaller regions only save time. They come from installed
+packages (``readers.py``); records are followed into and out of each, and the proof compares its gradients.
 """
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from adadp.gradients.layout import Layout, find_layout
-from adadp.gradients.recorder import changed_in_place
+from adadp.gradients.layout import Layout
+from adadp.gradients.oracle import gradient, picked
+from adadp.gradients.probe_records import Loss, check_leading
 
-
-@dataclass
-class Call:
-    """One run of a region's module: what went in, what came out, and where to ask for the gradients of that."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    outputs: list[Tensor]
-    edges: list[GradientEdge | None]
-    versions: list[int]
-    """Of the tensors that went in; they tell whether one was changed in place since."""
-    autocast: torch.dtype | None
-    """The dtype of autocast while it ran, None if that was off."""
-
-
-@dataclass(frozen=True)
-class CallLayout:
-    """Where the records are in the leaves of a call's inputs (None: shared by all records) and of its outputs."""
-
-    inputs: tuple[Layout | None, ...]
-    outputs: tuple[Layout, ...]
-
-    def fits(self, call: Call, records: int) -> bool:
-        """Whether the tensors of ``call`` can hold so many records in these places."""
-        leaves = tree_flatten((call.args, call.kwargs))[0]
-        held = [(leaf, layout) for leaf, layout in zip(leaves, self.inputs, strict=False) if layout is not None]
-        return (
-            len(leaves) == len(self.inputs)
-            and len(call.outputs) == len(self.outputs)
-            and all(isinstance(leaf, Tensor) and layout.fits(leaf.shape, records) for leaf, layout in held)
-            and all(layout.fits(each.shape, records) for each, layout in zip(call.outputs, self.outputs, strict=True))
-        )
+Told = Callable[[Sequence[tuple[Any, Layout | None]], Sequence[tuple[Tensor, Layout]]], None]
+"""Takes what went into a region and what came out, each with the place of the records; None: all records share it."""
 
 
 class UnseenPath(Exception):
@@ -68,10 +41,56 @@ class RefusedByVmap(RuntimeError):
         self.region = region
 
 
-class LossModule(nn.Module):
-    """The model and its loss as one module, so that the whole loss is a region too."""
+class Watch(Protocol):
+    """A region in one forward pass."""
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor]) -> None:
+    def edges(self) -> Sequence[GradientEdge]:
+        """Where gradients must be asked for. Refuses tensors that were changed in place after the region used them."""
+        ...
+
+    def gradients(
+        self, at_edges: Iterable[Tensor | None], batch: Sequence[Any], autocast: torch.dtype | None
+    ) -> dict[str, Tensor]:
+        """Every record's gradient for each parameter of the region; ``autocast`` is its dtype for the loss."""
+        ...
+
+
+@dataclass(frozen=True)
+class Region(ABC):
+    """Parameters that no rule covers, and how their per-example gradients are computed."""
+
+    title: str
+    parameters: Mapping[str, str]
+    """Name within the region to trained name."""
+    vectorised: bool = field(default=True, kw_only=True)
+    """By vmap; otherwise record by record."""
+    why: str = field(default="", kw_only=True)
+    """What no rule covers."""
+
+    @property
+    def note(self) -> str:
+        """What a user is told about it."""
+        names, way = ", ".join(self.parameters.values()), "by torch.func" if self.vectorised else "record by record"
+        return (
+            f"{self.title}: no closed form for {self.why}; per-example gradients of {names} {way}, which is exact and "
+            "slower."
+        )
+
+    @abstractmethod
+    def watch(self) -> AbstractContextManager[Watch]:
+        """Around the forward pass of a batch."""
+
+    @abstractmethod
+    def follow(self, told: Told) -> AbstractContextManager[None]:
+        """Around a forward pass on public records: ``told`` must hear of every run, with no outputs of a run
+        that was not expected.
+        """
+
+
+class LossModule(nn.Module):
+    """The model and its loss as one module, for ``functional_call``."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
@@ -82,167 +101,77 @@ class LossModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class Region:
-    """A module, the parameters it is differentiated by (name within the module to trained name), and how."""
+class WholeLoss(Region):
+    """The whole loss as a region: nothing is taken from the forward pass of the batch."""
 
-    path: str
-    module: nn.Module
-    parameters: Mapping[str, str]
-    layouts: tuple[CallLayout, ...]
-    """One per call of the module in a forward pass."""
-    vectorised: bool
-    """By vmap; otherwise record by record."""
+    model: nn.Module
+    loss: Loss
 
-    def per_example(
-        self, calls: Sequence[Call], output_grads: Sequence[Sequence[Tensor | None]], records: int
+    def watch(self) -> AbstractContextManager[Watch]:
+        return nullcontext(self)
+
+    def follow(self, told: Told) -> AbstractContextManager[None]:  # noqa: ARG002
+        return nullcontext()
+
+    def edges(self) -> Sequence[GradientEdge]:
+        return ()
+
+    def gradients(
+        self,
+        at_edges: Iterable[Tensor | None],  # noqa: ARG002
+        batch: Sequence[Any],
+        autocast: torch.dtype | None,
     ) -> dict[str, Tensor]:
-        """The gradient of every record for every parameter of the region, summed over the calls."""
-        if len(calls) != len(self.layouts) or not all(
-            layout.fits(call, records) for call, layout in zip(calls, self.layouts, strict=True)
-        ):
-            raise UnseenPath
-        total: dict[str, Tensor] = {}
-        for call, layout, grads in zip(calls, self.layouts, output_grads, strict=True):
-            cotangents = [
-                torch.zeros_like(output) if each is None else each
-                for output, each in zip(call.outputs, grads, strict=True)
-            ]
-            device = call.outputs[0].device.type
-            with torch.autocast(device, dtype=call.autocast, enabled=call.autocast is not None):
-                if self.vectorised:
-                    try:
-                        grads_of_call = self._vectorised(call, layout, cotangents)
-                    except RuntimeError as error:
-                        raise RefusedByVmap(self, error) from error
-                else:
-                    grads_of_call = self._looped(call, layout, cotangents)
-            for name, value in grads_of_call.items():
-                total[name] = total[name] + value if name in total else value
-        return total
-
-    def of_the_loss(
-        self, batch: Sequence[Any], device: torch.device, autocast: torch.dtype | None
-    ) -> dict[str, Tensor]:
-        """The gradient of every record's loss, where the region is the whole loss: records are in dimension 0."""
-        leaves = tree_flatten((tuple(batch), {}))[0]
-        inputs = tuple(Layout(0) if isinstance(leaf, Tensor) else None for leaf in leaves)
-        records = next(leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor))
-        ones = torch.ones(records, device=device)
-        call = Call(tuple(batch), {}, [ones], [None], [], autocast)
-        return replace(self, layouts=(CallLayout(inputs, (Layout(0),)),)).per_example([call], [[ones]], records)
-
-    def _values(self) -> dict[str, Tensor]:
-        return {local: self.module.get_parameter(local).detach() for local in self.parameters}
-
-    def _vectorised(self, call: Call, layout: CallLayout, cotangents: Sequence[Tensor]) -> dict[str, Tensor]:
-        leaves, spec = tree_flatten((call.args, call.kwargs))
-        leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        held = [(place, each.dim) for place, each in enumerate(layout.inputs) if each is not None]
-
-        def product(values: dict[str, Tensor], inputs: list[Tensor], cotangent: list[Tensor]) -> Tensor:
-            filled = list(leaves)
-            for (place, dim), value in zip(held, inputs, strict=True):
-                filled[place] = value.unsqueeze(dim)
-            args, kwargs = tree_unflatten(filled, spec)
-            outputs = differentiable_leaves(functional_call(self.module, values, args, kwargs))
-            parts = [
-                (output.squeeze(each.dim) * ct).sum()
-                for output, each, ct in zip(outputs, layout.outputs, cotangent, strict=True)
-            ]
-            return torch.stack(parts).sum()
-
-        in_dims = (None, [dim for _, dim in held], [each.dim for each in layout.outputs])
-        mapped = vmap(grad(product), in_dims=in_dims, randomness="different")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="There is a performance drop")  # the note has said so already
-            grads = mapped(self._values(), [leaves[place] for place, _ in held], list(cotangents))
+        """The gradient of every record's loss: records are in dimension 0."""
+        device = next(self.model.parameters()).device.type
+        # Tensors of their own: autocast may remember the parameters' casts from a pass without gradients.
+        values = {local: self._module.get_parameter(local).detach() for local in self.parameters}
+        with torch.autocast(device, dtype=autocast, enabled=autocast is not None):
+            if not self.vectorised:
+                grads = self._looped(values, batch)
+            else:
+                try:
+                    grads = self._by_vmap(values, batch)
+                except RuntimeError as error:
+                    raise RefusedByVmap(self, error) from error
         return {self.parameters[local]: value for local, value in grads.items()}
 
-    def _looped(self, call: Call, layout: CallLayout, cotangents: Sequence[Tensor]) -> dict[str, Tensor]:
-        leaves, spec = tree_flatten((call.args, call.kwargs))
-        values = {local: value.requires_grad_() for local, value in self._values().items()}
-        records = cotangents[0].shape[layout.outputs[0].dim]
-        rows: dict[str, list[Tensor]] = {local: [] for local in values}
-        for record in range(records):
-            filled = [
-                leaf.detach().narrow(each.dim, record, 1) if isinstance(leaf, Tensor) and each is not None else leaf
-                for leaf, each in zip(leaves, layout.inputs, strict=True)
-            ]
-            args, kwargs = tree_unflatten(filled, spec)
-            with torch.enable_grad():
-                outputs = differentiable_leaves(functional_call(self.module, values, args, kwargs))
-            # A record may take no part (none of its words is masked): then its output depends on no parameter.
-            taking_part = [
-                (output, ct.narrow(each.dim, record, 1).to(output.dtype))
-                for output, each, ct in zip(outputs, layout.outputs, cotangents, strict=True)
-                if output.requires_grad
-            ]
-            grads: Sequence[Tensor | None] = [None] * len(values)
-            if taking_part:
-                parts, chosen = zip(*taking_part, strict=True)
-                grads = torch.autograd.grad(parts, list(values.values()), chosen, allow_unused=True)
-            for (local, value), each_grad in zip(values.items(), grads, strict=True):
-                rows[local].append(torch.zeros_like(value) if each_grad is None else each_grad.detach())
-        return {self.parameters[local]: torch.stack(each) for local, each in rows.items()}
+    def _looped(self, values: dict[str, Tensor], batch: Sequence[Any]) -> dict[str, Tensor]:
+        values = {local: value.requires_grad_() for local, value in values.items()}
+        alone = (picked(batch, torch.tensor([record])) for record in range(check_leading(batch)))
+        rows = [gradient(values, functional_call, self._module, values, record) for record in alone]
+        return {local: torch.stack([row[local] for row in rows]) for local in values}
+
+    def _by_vmap(self, values: dict[str, Tensor], batch: Sequence[Any]) -> dict[str, Tensor]:
+        leaves, spec = tree_flatten(tuple(batch))
+
+        def loss(values: dict[str, Tensor], record: list[Tensor]) -> Tensor:
+            rows = iter(record)
+            filled = [next(rows).unsqueeze(0) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            losses: Tensor = functional_call(self._module, values, tuple(tree_unflatten(filled, spec)))
+            return losses.squeeze(0)
+
+        held = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
+        return gradients_by_vmap(loss, (None, [0] * len(held)))(values, held)
+
+    @cached_property
+    def _module(self) -> LossModule:
+        return LossModule(self.model, self.loss)
 
 
-@contextlib.contextmanager
-def hooked(hooks: Sequence[tuple[Region, Callable[..., None]]]) -> Iterator[None]:
-    """Inside, every hook is told of the calls of its region's module."""
-    with contextlib.ExitStack() as stack:
-        for region, hook in hooks:
-            stack.callback(region.module.register_forward_hook(hook, with_kwargs=True).remove)
-        yield
+def gradients_by_vmap(function: Callable[..., Tensor], in_dims: tuple[Any, ...]) -> Callable[..., dict[str, Tensor]]:
+    """``function`` differentiated by its first argument, for every record by itself."""
+    mapped = vmap(grad(function), in_dims=in_dims, randomness="different")
+
+    def run(*args: Any) -> dict[str, Tensor]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")  # the note has said so already
+            grads: dict[str, Tensor] = mapped(*args)
+            return grads
+
+    return run
 
 
-def check_unchanged(path: str, calls: Sequence[Call]) -> None:
-    """Refuse inputs of a region that were changed in place after it ran."""
-    if any(call.versions != _versions(call.args, call.kwargs) for call in calls):
-        raise changed_in_place(f"An input of {path}")
-
-
-class CallCollector:
-    """Forward hook of a region's module: keeps its calls, once per forward pass of the model."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-
-    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        with torch._C.DisableTorchFunction():  # what is done here is no call of the model's
-            outputs = differentiable_leaves(output)
-            edges = [get_gradient_edge(each) if each.requires_grad else None for each in outputs]
-            self.calls.append(Call(args, kwargs, outputs, edges, _versions(args, kwargs), autocast_dtype(outputs)))
-
-
-def differentiable_leaves(output: Any) -> list[Tensor]:
-    """The tensors in ``output`` a gradient can flow into, in order."""
-    return [leaf for leaf in tree_flatten(output)[0] if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-
-
-def autocast_dtype(outputs: Sequence[Tensor]) -> torch.dtype | None:
-    """The dtype autocast uses for the device of ``outputs``, None if it is off."""
-    device = outputs[0].device.type if outputs else "cpu"
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-
-
-def _versions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[int]:
-    return [leaf._version for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
-
-
-def find_call_layout(two: Call, three: Call) -> CallLayout | None:
-    """Where the records are in a call's tensors, from the same call with two and with three records, or None."""
-    leaves_two, leaves_three = (tree_flatten((each.args, each.kwargs))[0] for each in (two, three))
-    if len(leaves_two) != len(leaves_three) or len(two.outputs) != len(three.outputs):
-        return None
-    inputs: list[Layout | None] = []
-    for a, b in zip(leaves_two, leaves_three, strict=True):
-        layout = None
-        if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape != b.shape:
-            layout = find_layout(a.shape, b.shape)
-            if layout is None or layout.per_record != 1:
-                return None
-        inputs.append(layout)
-    outputs = [find_layout(a.shape, b.shape) for a, b in zip(two.outputs, three.outputs, strict=True)]
-    if not outputs or any(each is None or each.per_record != 1 for each in outputs):
-        return None
-    return CallLayout(tuple(inputs), tuple(each for each in outputs if each is not None))
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """The dtype autocast uses on ``device``, None if it is off."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None

@@ -16,7 +16,6 @@ from typing import ClassVar, Protocol, final
 from torch import Tensor
 
 from adadp.clipping import ClipRule, ClipState
-from adadp.errors import InputError
 from adadp.gradients import Capture, GradientEngine
 from adadp.schedules import Schedule
 
@@ -175,13 +174,3 @@ class Method(ABC):
             if getattr(self, field.name) != field.default
         ]
         return ":".join([self.name, *([",".join(changed)] if changed else [])])
-
-
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Refuse a ``value`` that is none of ``choices``."""
-    if value not in choices:
-        raise InputError(
-            f"{name} must be one of {', '.join(choices)}, got {value!r}.",
-            why="Each is another reading of the algorithm.",
-            fix=f"Pass {name}={choices[0]}, or leave it out.",
-        )

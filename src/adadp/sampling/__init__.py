@@ -1,6 +1,4 @@
-"""HOW batches are drawn: samplers.py the ways, timetable.py which of them when, batches.py the batches, places.py their
-rows.
-"""
+"""How batches are drawn: samplers.py the ways, timetable.py when, batches.py the batches, placement.py their rows."""
 
 from adadp.sampling.batches import Batches
 from adadp.sampling.placement import places

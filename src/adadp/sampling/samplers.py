@@ -1,7 +1,4 @@
-"""HOW batches are drawn, and how that way of drawing is charged: the sampling that happens is the one accounted.
-
-A sampler draws the batches and wraps the releases made on them into events, so no other sampling can be accounted than
-the one that ran.
+"""How batches are drawn. A sampler also wraps the releases made on them into events: what ran is what is accounted.
 
     sampler     a batch is                                    charged                        neighbours
     poisson     each record by its own coin                 every step, PoissonSampled     any (add-remove)
@@ -51,13 +48,8 @@ class Sampler(ABC):
     """
 
     name: ClassVar[str]
-    """What the sampling is called in text."""
-
     records: int
-    """How many records there are, N."""
-
     neighbours: Neighbours
-    """Between which data sets the charged events compare."""
 
     @property
     @abstractmethod
@@ -67,9 +59,7 @@ class Sampler(ABC):
     @property
     @abstractmethod
     def usual_size(self) -> int:
-        """How many records a batch usually has at most: a public number, a standard deviation above the expected
-        size.
-        """
+        """How many records a batch usually has at most, a public number: one standard deviation above the expected."""
 
     @property
     def steps_per_round(self) -> int:
@@ -81,9 +71,7 @@ class Sampler(ABC):
         """Draw round ``number``, counted from 0. What comes back is sensitive."""
 
     def pick(self, arrangement: Tensor, position: int) -> Tensor:  # noqa: ARG002
-        """The sorted indices of the batch at ``position`` of what ``arrange`` drew: all of it, if it is for one
-        step.
-        """
+        """The sorted indices of the batch at ``position`` of what ``arrange`` drew."""
         return arrangement
 
     @abstractmethod
@@ -94,8 +82,7 @@ class Sampler(ABC):
     def draw(self, step: int, source: RandomSource) -> Tensor:
         """The sorted indices of the batch of ``step``: sensitive, and possibly none.
 
-        Where several steps share a draw it must come out the same for each of them, so the source must be reproducible;
-        ``Batches`` remembers the draw of a source that is not.
+        Where several steps share a draw the source must be reproducible; ``Batches`` remembers that of another.
         """
         number, position = self._place(step)
         if self.steps_per_round > 1 and not source.reproducible:
@@ -116,8 +103,7 @@ class Sampler(ABC):
         """What must be charged before the release of ``step``; None if its round has been paid for.
 
         A round is paid for at its first step and covers one release per batch. A run that starts again within a round
-        (``resumed``) may release batches a second time, with new noise: it pays for the rest of the round once more,
-        unless it knows that nothing was released after the point it resumes from.
+        (``resumed``) may release batches a second time, with new noise: it pays for the rest of the round once more.
         """
         number, position = self._place(step)
         if position and not resumed:

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from adadp.app.clipping.fixed import Automatic
 from adadp.app.schedules import ExponentialDecay
 from adadp.app.train import checkpoints, fit
 from adadp.app.train.fitting import SETTINGS as SETTINGS_TAKEN
-from adadp.clipping import Automatic
 from adadp.errors import InputError
 from adadp.ledger import Ledger
 from adadp.schedules import Uniform

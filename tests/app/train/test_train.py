@@ -19,12 +19,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import adadp
 from adadp.app import zoo
+from adadp.app.clipping.fixed import Automatic
 from adadp.app.config import TrainConfig
 from adadp.app.report.html import render, run_page
 from adadp.app.runs import Evaluated, RunFolder, coarse_seconds
 from adadp.app.spec import RunSpec
 from adadp.app.train import Evaluation, fit, plan_of, train, verify_run
-from adadp.clipping import Automatic
 from adadp.errors import AccountingError, InputError, Interrupted, RunError
 from adadp.ledger import Ledger, read_ledger
 from adadp.schedules import Uniform

@@ -533,8 +533,8 @@ def test_only_the_region_that_vmap_refuses_is_looped_over():
     model = nn.Sequential(nn.Linear(4, 4), nn.PReLU(4), nn.Softplus(), Refusing(), nn.Linear(4, 2))
     with quiet():
         engine = GradientEngine(model, square, (torch.randn(3, 4),))
-    ways = {region.path: region.vectorised for region in engine._blueprint.regions}
-    assert ways == {"1": True, "3": False}
+    ways = {region.title: region.vectorised for region in engine._blueprint.regions}
+    assert ways == {"1 (PReLU)": True, "3 (Refusing)": False}
     assert [("record by record" in note) for note in engine.notes] == [False, True]
     compare(engine, (torch.randn(5, 4),))
 

@@ -1,5 +1,7 @@
 """Rules come from installed packages: with none of them, with a stranger's, and with one that is wrong."""
 
+import dataclasses
+
 import pytest
 import torch
 from agreement import Made, agrees, cross_entropy
@@ -7,8 +9,9 @@ from torch import nn
 from torch.overrides import handle_torch_function, has_torch_function
 
 from adadp import registry
+from adadp.app.gradient_rules.modules import ModuleRegion, find_modules
 from adadp.errors import InputError
-from adadp.gradients.readers import Reading, readers
+from adadp.gradients.readers import Reading, installed_rules
 from adadp.gradients.rule import Rule
 
 
@@ -31,10 +34,10 @@ def offering(monkeypatch):
     def offer(*mappings):
         offered = [Offered(each, name) for each, name in zip(mappings, "abc", strict=False)]
         monkeypatch.setattr(registry, "entry_points", lambda group: offered if group == "adadp.gradient_rules" else [])
-        readers.cache_clear()
+        installed_rules.cache_clear()
 
     yield offer
-    readers.cache_clear()
+    installed_rules.cache_clear()
 
 
 class Words(nn.Module):
@@ -128,3 +131,35 @@ def test_rules_that_are_no_mapping_are_named(offering):
     offering([reader()])
     with pytest.raises(InputError, match=r"stranger:READERS is not a gradient rule"):
         agrees(nn.Linear(4, 3), (torch.randn(3, 4),))
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(ModuleRegion):
+    """A region whose gradients are ``factor`` times the right ones."""
+
+    factor: float = 1.0
+
+    def of_call(self, *args):
+        return {name: self.factor * value for name, value in super().of_call(*args).items()}
+
+
+def finder(factor):
+    def find(*args):
+        return [Scaled(each.title, each.parameters, each.module, each.layouts, factor) for each in find_modules(*args)]
+
+    return find
+
+
+@pytest.mark.parametrize(("factor", "title"), [(1.0, "the model (Made)"), (0.99, "the loss"), (0.0, "the loss")])
+def test_a_strangers_region_is_used_unless_it_is_wrong(offering, factor, title):
+    offering(finder(factor))
+    engine = agrees(shifting(), (torch.randn(3, 5),), generic=["shift"])
+    assert [region.title for region in engine._blueprint.regions] == [title]
+
+
+def test_without_regions_the_whole_loss_is_taken(offering):
+    offering({})
+    engine = agrees(
+        nn.Sequential(nn.Linear(4, 5), shifting()), (torch.randn(3, 4),), generic=["0.weight", "0.bias", "1.shift"]
+    )
+    assert [region.title for region in engine._blueprint.regions] == ["the loss"]

@@ -36,7 +36,7 @@ def scaled_to(plan: Plan, target: Target) -> Plan:
     shape = plan.noise
     assert shape is not None
     refuse_spent(plan, target)
-    found = target.scale(lambda scale: plan.with_noise(shape.scaled(scale)).event())
+    found = target.scale(lambda scale: plan.event(shape.scaled(scale)))
     return plan.with_noise(shape.scaled(found))
 
 

@@ -178,7 +178,7 @@ def _event_by_scale(draft: TrainConfig, records: int) -> Callable[[float], Event
     plan = plan_of(RunSpec.of(_with_noise(draft, 1.0)), records)
     shape = plan.noise
     assert shape is not None
-    return lambda scale: plan.with_noise(shape.scaled(scale)).event()
+    return lambda scale: plan.event(shape.scaled(scale))
 
 
 def _with_noise(draft: TrainConfig, scale: float) -> TrainConfig:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 
+from adadp.app.clipping.fixed import Automatic, PerLayer, PerLayerJoint
 from adadp.app.clipping.quantile import QuantileAdaptive
 from adadp.app.texts.parts import find
+from adadp.clipping import Flat
 from adadp.clipping.base import ClipRule, bound_in_range
-from adadp.clipping.fixed import Automatic, Flat, PerLayer, PerLayerJoint
 from adadp.errors import InputError, within
 from adadp.registry import Registry
 

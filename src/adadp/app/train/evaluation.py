@@ -16,7 +16,7 @@ from adadp.app.losses import Loss, binary_cross_entropy, check_labels, cross_ent
 from adadp.app.runs import Evaluated
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
-from adadp.records import Data, Records, placed
+from adadp.records import Data, Records, to_device
 
 Evaluate = Callable[[nn.Module], float]
 
@@ -77,7 +77,7 @@ class LabelledRecords:
         parts = (torch.split(part, _AT_ONCE) for part in (self.features, self.labels))
         with _evaluating(model), torch.no_grad():
             for features, labels in zip(*parts, strict=True):
-                scores = model(self.bound(placed(features, self.device, self.dtype)))
+                scores = model(self.bound(to_device(features, self.device, self.dtype)))
                 found = scores.argmax(1) if self.loss is cross_entropy else (scores > 0).long()
                 total = total + of(found.cpu().reshape(labels.shape).flatten(), labels.cpu().flatten())
         return total

@@ -206,7 +206,7 @@ def _longest(draft: Plan, schedule: Schedule, target: Target) -> Plan:
 
 
 def _fastest(draft: Plan, noise: OpenSchedule, target: Target) -> float:
-    return target.rate(lambda k: draft.with_noise(noise.closed(k)).event(), below_one=noise.kind is StepDecay)
+    return target.rate(lambda k: draft.event(noise.closed(k)), below_one=noise.kind is StepDecay)
 
 
 def _first_noise(config: TrainConfig, draft: Plan, noise: ValidationDecay, has_length: bool) -> Plan:

@@ -12,7 +12,8 @@ from torch import Tensor
 from adadp import checks
 from adadp.clipping import ClipRule, ClipState
 from adadp.gradients import GradientEngine
-from adadp.methods.base import GRADIENT, Choose, Deviations, Method, MethodDefaults, Parts, Tensors, check_choice
+from adadp.lab.methods.readings import check_choice
+from adadp.methods.base import GRADIENT, Choose, Deviations, Method, MethodDefaults, Parts, Tensors
 from adadp.methods.clipped import ClippedSum
 
 _AVERAGE, _NUMBERS = "average/", "numbers"

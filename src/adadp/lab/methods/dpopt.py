@@ -13,7 +13,8 @@ from adadp.gradients import GradientEngine
 from adadp.lab.methods.dpopt_problem import STEPS, closed_form, projected_gradient
 from adadp.lab.methods.dpopt_raw import ShapedBoxes
 from adadp.lab.methods.dpopt_scales import ShapedScales
-from adadp.methods.base import Method, MethodDefaults, Query, check_choice
+from adadp.lab.methods.readings import check_choice
+from adadp.methods.base import Method, MethodDefaults, Query
 from adadp.methods.clipped import ClippedSum
 
 

@@ -14,7 +14,8 @@ from adadp.app.schedules import TimeDecay
 from adadp.clipping import ClipRule, ClipState
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
-from adadp.methods.base import Deviations, Method, MethodDefaults, Parts, Query, Tensors, check_choice
+from adadp.lab.methods.readings import check_choice
+from adadp.methods.base import Deviations, Method, MethodDefaults, Parts, Query, Tensors
 from adadp.methods.clipped import ClippedSum
 from adadp.schedules import Schedule
 

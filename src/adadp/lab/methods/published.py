@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from adadp import checks
+from adadp.app.clipping.fixed import layers
 from adadp.app.methods.adadp import AdaDp
 from adadp.clipping import ClipRule, ClipState
-from adadp.clipping.fixed import layers
 from adadp.errors import InputError
 from adadp.gradients import Capture, GradientEngine
 from adadp.lab.methods.boxes import Box, BoxQuery, average_into
 from adadp.lab.methods.clamped import square_sums
-from adadp.methods.base import GRADIENT, Method, MethodDefaults, Parts, Query, Tensors, check_choice
+from adadp.lab.methods.readings import check_choice
+from adadp.methods.base import GRADIENT, Method, MethodDefaults, Parts, Query, Tensors
 from adadp.methods.clipped import ClippedSum
 
 _READINGS = {

@@ -38,12 +38,12 @@ from torch import Tensor, nn
 
 from adadp import checks
 from adadp.app import zoo
+from adadp.app.clipping.fixed import layers
 from adadp.app.features.pca import Pca
 from adadp.app.losses import cross_entropy
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
 from adadp.app.owndata import is_own
 from adadp.app.zoo.models import build_model
-from adadp.clipping.fixed import layers
 from adadp.errors import InputError
 from adadp.lab.methods.published import AdadpPublished
 from adadp.lab.studies.functions import Array
