@@ -92,11 +92,6 @@ class Schedule(ABC):
         """The values of the first ``epochs`` epochs."""
         return [self.value_at(epoch) for epoch in range(epochs)]
 
-    @final
-    def table(self, steps: int, epochs: int) -> Piecewise:
-        """The values in a run of so many steps and epochs as plain data, which ``read_table`` reads back exactly."""
-        return Piecewise.of(self.values(epochs if self.tick is None else -(-steps // self.tick)), self.tick)
-
     def __str__(self) -> str:
         ordered = sorted(fields(self), key=lambda each: each.kw_only is True)  # the window last
         values = {each.name: getattr(self, each.name) for each in ordered}
@@ -169,21 +164,6 @@ class Piecewise(Schedule):
 
     def _formula(self, epoch: int) -> float:
         return next(value for begins, value in reversed(self.points) if begins <= epoch)
-
-
-def read_table(text: str) -> Uniform | Piecewise:
-    """The uniform or piecewise schedule that ``str`` wrote as ``text``."""
-    shape, _, rest = text.partition(":")
-    try:
-        given = dict(item.split("=") for item in rest.split(","))
-        whole = {name: int(given.pop(name)) for name in ("start", "stop", "tick") if name in given}
-        if shape == Uniform.shape:
-            return Uniform(float(given.pop("s0")), **whole, **given)  # type: ignore[arg-type]  # none is left over
-        if shape == Piecewise.shape:
-            return Piecewise(tuple((int(epoch), float(value)) for epoch, value in given.items()), **whole)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{text!r} cannot be read as a table of a schedule: {error}.") from None
-    raise InputError(f"{text!r} is no table of a schedule.", fix="Write it with Schedule.table.")
 
 
 def number_text(value: float) -> str:

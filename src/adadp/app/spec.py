@@ -7,7 +7,7 @@ objects it was given, and nothing reads them back from text.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from adadp.accounting import Accountant, accountant
 from adadp.app.config import TrainConfig
@@ -84,10 +84,6 @@ class RunSpec:
         bounds = over_epochs(self.config.clip_norm_schedule, self.config.clip_norm)
         assert bounds is not None
         return bounds.value_at(0)
-
-    def with_seed(self, seed: int | None) -> RunSpec:
-        """The same run with other randomness."""
-        return replace(self, config=self.config.replace(seed=seed))
 
 
 def over_epochs(text: str | None, number: float | str | None) -> Schedule | None:
