@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "adadp"
 
 FLOORS = ("core", "app", "lab")
-"""From the ground up. Imports go down; ``adadp/__init__.py`` and ``__main__.py`` are the doors and know all floors."""
+"""From the ground up. Imports go down; ``__init__.py``, ``__main__.py`` and ``testing.py`` are doors to all floors."""
 
 CORE: dict[str, set[str]] = {
     "errors": set(),
@@ -148,6 +148,11 @@ def test_floors_import_only_what_lies_below(path):
 
 def core() -> list[Path]:
     return [path for path in sources() if floor_of(module_of(path)) == "core"]
+
+
+def test_the_core_can_be_read_in_a_day():
+    lines = sum(1 for path in core() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    assert lines <= 9_000, f"The core has {lines} lines that are not blank."
 
 
 def test_every_room_of_the_core_is_in_the_table():
