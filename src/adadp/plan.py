@@ -29,9 +29,9 @@ _BEFORE = "It is the noise multiplier of a release before the first step; withou
 class Plan:
     """A run of ``steps`` private steps on about ``batch_size`` of ``records`` records each.
 
-    ``records`` is a public number. With Poisson sampling it may differ from the true number of records, which then
-    stays hidden: the sampling probability is batch_size / records and sums are divided by ``batch_size`` in any case.
-    The other samplings need the true number.
+    ``records`` is a public number. With Poisson sampling it may differ from the true one, which then stays hidden: the
+    sampling probability is batch_size / records, and sums are divided by ``batch_size``. Other samplings need the true
+    number.
 
     ``noise`` is the noise multiplier over the epochs, or None: without noise nothing is private. ``before`` are the
     noise multipliers of Gaussian releases of all records (not sampled) that come before the first step, such as the
@@ -45,10 +45,8 @@ class Plan:
     multiplier goes up as the bound comes down.
 
     ``choice`` is for methods that choose something from every batch after its gradient (agd): the zCDP of the choice
-    over that of the first gradient.
-
-    ``adaptive``: the noise was chosen on the way from earlier releases, so its charges are marked and only a filter
-    can certify them.
+    over that of the first gradient. ``adaptive``: the noise was chosen from earlier releases, so its charges are marked
+    and only a filter can certify them.
     """
 
     records: int
@@ -217,11 +215,8 @@ class Plan:
 
     def batch_size_at(self, step: int) -> int:
         """The number of records ``step`` has on average, and is divided by."""
-        return (
-            self.batch_size
-            if self.batch_size_schedule is None
-            else round(self.batch_size_schedule.value_at(self.epoch_of(step)))
-        )
+        schedule = self.batch_size_schedule
+        return self.batch_size if schedule is None else round(schedule.value_at(self.epoch_of(step)))
 
     def clip_factor_at(self, step: int) -> float:
         """What the bound of the clip rule is multiplied by in ``step``."""

@@ -145,15 +145,10 @@ class _Proof:
             except UnseenPath:
                 return blueprint, set(self._parameters)
             except RuntimeError:
-                inner = {
-                    name
-                    for region in blueprint.regions
-                    if not isinstance(region, WholeLoss)
-                    for name in region.parameters.values()
-                }
+                inner = [region for region in blueprint.regions if not isinstance(region, WholeLoss)]
                 if not inner:
                     raise
-                return blueprint, inner
+                return blueprint, {name for region in inner for name in region.parameters.values()}
 
     def disagreements(self, blueprint: Blueprint) -> set[str]:
         """Trained parameters whose gradients for public records are not those of plain autograd."""
@@ -254,12 +249,8 @@ class _Proof:
         got = capture.weighted_sums(torch.ones(RECORDS, len(self._groups)), self._groups)
         wrong = self._unequal([got], [total], rounding=rounding)
         if random:
-            wrong -= {
-                name
-                for region in blueprint.regions
-                if isinstance(region, WholeLoss)
-                for name in region.parameters.values()
-            }
+            whole = [region for region in blueprint.regions if isinstance(region, WholeLoss)]
+            wrong -= {name for region in whole for name in region.parameters.values()}
         return wrong
 
     def _wrong_parts(self, blueprint: Blueprint, batch: Sequence[Any], rounding: float) -> set[str]:

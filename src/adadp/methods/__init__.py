@@ -16,7 +16,7 @@ from adadp.methods.base import (
     Query,
     Tensors,
 )
-from adadp.methods.clipped import ClippedSum, DpSgd, Scales
+from adadp.methods.clipped import ClippedSum, DpSgd
 
 __all__ = [
     "COUNT",
@@ -30,6 +30,5 @@ __all__ = [
     "MethodDefaults",
     "Parts",
     "Query",
-    "Scales",
     "Tensors",
 ]

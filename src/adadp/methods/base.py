@@ -135,9 +135,7 @@ class Method(ABC):
 
     @abstractmethod
     def query(self, engine: GradientEngine, rule: ClipRule, batch_size: int) -> Query:
-        """The method at work on the parameters of ``engine``, clipping by ``rule``, on batches of about
-        ``batch_size``.
-        """
+        """The method at work on the parameters of ``engine``, clipping by ``rule``, on batches of ``batch_size``."""
 
     def clip_shape(self, epochs: int) -> Schedule | None:  # noqa: ARG002
         """What the clip bound is multiplied by over a run of so many epochs, if it has no schedule; None: it stays."""

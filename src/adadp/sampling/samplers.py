@@ -43,8 +43,9 @@ _PURPOSE = "sampling"
 class Sampler(ABC):
     """How the batches of a data set are drawn, and the event that says so. Samplers are frozen.
 
-    A *round* is the steps whose batches come from one draw and which are charged together: one step, or for reshuffling
-    one epoch. Its draw is an *arrangement*, from which the batch of each of its steps can be read.
+    ``neighbours`` are the data sets that the charged events compare. A *round* is the steps whose batches come from one
+    draw and which are charged together: one step, or for reshuffling one epoch. Its draw is an *arrangement*, from
+    which the batch of each of its steps can be read.
     """
 
     name: ClassVar[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from adadp.app.methods.adadp import AdaDp
+from adadp.app.methods.scaled import ScaledSum
 from adadp.app.methods.scales import ColumnScales
 from adadp.methods import GRADIENT, ClippedSum, DpSgd
 from adadp.noise import GaussianMechanism
@@ -41,7 +42,7 @@ class RawScales(AdaDp):
         return _RawScales(engine, rule, batch_size, ColumnScales(self, engine.scale_shapes, engine.zeros()))
 
 
-class _RawScales(ClippedSum):
+class _RawScales(ScaledSum):
     def finalize(self, total):
         self._raw = super().finalize(total)[GRADIENT]
         return {GRADIENT: self._raw}

@@ -19,6 +19,7 @@ from adadp.app.audit import neighbour_replay
 from adadp.app.config import TrainConfig
 from adadp.app.losses import cross_entropy
 from adadp.app.methods.adadp import AdaDp
+from adadp.app.methods.scaled import ScaledSum
 from adadp.app.resolve import resolve
 from adadp.app.texts.methods import parse_method
 from adadp.clipping.base import SLACK
@@ -29,7 +30,6 @@ from adadp.lab.methods.dpopt import DpOpt
 from adadp.lab.methods.dpopt_scales import ShapedScales
 from adadp.ledger import PlannedBudget
 from adadp.methods import DpSgd
-from adadp.methods.clipped import ClippedSum
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
 
@@ -407,7 +407,7 @@ def test_the_replay_notices_norms_that_are_taken_unscaled(tmp_path, monkeypatch)
     assert max(each.share for each in distances[3:]) > 1.15
 
 
-class FromRawSums(ClippedSum):
+class FromRawSums(ScaledSum):
     """A broken twin: its scales learn from the sum as it was before the noise."""
 
     def finalize(self, total):

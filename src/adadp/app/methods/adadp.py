@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adadp.app.methods.scaled import ScaledSum
 from adadp.app.methods.scales import ColumnScales, ScaleSettings, waiting
 from adadp.clipping import ClipRule
 from adadp.gradients import GradientEngine
 from adadp.methods.base import Method, Query
-from adadp.methods.clipped import ClippedSum
 
 
 @dataclass(frozen=True)
@@ -21,4 +21,4 @@ class AdaDp(ScaleSettings, Method):
         return waiting(self.name, self.start, steps)
 
     def query(self, engine: GradientEngine, rule: ClipRule, batch_size: int) -> Query:
-        return ClippedSum(engine, rule, batch_size, ColumnScales(self, engine.scale_shapes, engine.zeros()))
+        return ScaledSum(engine, rule, batch_size, ColumnScales(self, engine.scale_shapes, engine.zeros()))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from adadp import checks
+from adadp.app.methods.scaled import ScaledSum
 from adadp.app.methods.scales import check_following, waiting
 from adadp.clipping import ClipRule
 from adadp.gradients import GradientEngine
@@ -15,7 +16,6 @@ from adadp.lab.methods.dpopt_raw import ShapedBoxes
 from adadp.lab.methods.dpopt_scales import ShapedScales
 from adadp.lab.methods.readings import check_choice
 from adadp.methods.base import Method, MethodDefaults, Query
-from adadp.methods.clipped import ClippedSum
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class DpOpt(Method):
     def query(self, engine: GradientEngine, rule: ClipRule, batch_size: int) -> Query:
         if self.source == "raw":
             return ShapedBoxes(str(self), self, engine, rule, batch_size)
-        return ClippedSum(engine, rule, batch_size, ShapedScales(self, engine.scale_shapes, engine.zeros()))
+        return ScaledSum(engine, rule, batch_size, ShapedScales(self, engine.scale_shapes, engine.zeros()))
 
     def solve(self, s: Tensor, w: Tensor, counts: Tensor | None = None) -> Tensor:
         """The sigma_i for a noise multiplier of 1."""
