@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import os
 import random
 import resource
-import shutil
 import signal
-import sys
-import traceback
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
+from resume_cases import (
+    BASE,
+    QUICK,
+    SEEDED,
+    ask_to_stop,
+    child,
+    ended,
+    network,
+    noted,
+    place,  # noqa: F401
+    run,
+)
 from torch import nn
 
-from adadp.app import zoo
-from adadp.app.config import TrainConfig
-from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
-from adadp.app.spec import RunSpec
-from adadp.app.texts.schedules import parse_schedule
-from adadp.app.train import fit, verify_run
-from adadp.app.train.checkpoints import Paid
-from adadp.app.train.run import Run
-from adadp.errors import AdaDPError, InputError, Interrupted, LedgerBusy, LedgerCorrupt, LedgerError, RunError
-from adadp.events import flatten
-from adadp.ledger import Ledger, PlannedBudget, read_ledger
-from adadp.noise import GaussianMechanism
-from adadp.plan import Plan
+from adadp.app.train import verify_run
+from adadp.errors import InputError, Interrupted, LedgerError, RunError
+from adadp.ledger import read_ledger
 from adadp.step import PrivateGradients
 
-FEATURES, LABELS = zoo.load("cancer").train
-BASE = {"noise_multiplier": 4.0, "delta": 1e-4, "steps": 44, "batch_size": 28, "checkpoint_every": 7}
-QUICK = {"noise_multiplier": 0, "allow_nonprivate": True}
-"""Without noise, where only charges and steps are counted: no accountant is asked."""
-SEEDED = {**BASE, "seed": 5}
 QUANTILE = "quantile:initial=0.5,quantile=0.5,lr=0.2,count_noise=20,floor=0.01,ceiling=10"
+
 
 VARIANTS = {
     "poisson, momentum, rates": {"momentum": 0.9, "lr": "exp:s0=0.5,k=0.3"},
@@ -54,66 +47,10 @@ VARIANTS = {
 }
 
 
-def network(dropout: bool = True) -> nn.Module:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(9, 8), nn.Tanh(), nn.Dropout(0.2 if dropout else 0.0), nn.Linear(8, 2))
-
-
-def run(out: Path | None, *, model: nn.Module | None = None, **settings):
-    return fit(network() if model is None else model, (FEATURES, LABELS), out=out, **settings)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def everything_is_loaded() -> None:
     """A first run imports a batch: here once, and not in every process that is forked."""
     run(None, **{**SEEDED, "steps": 2, "checkpoint_every": None})
-
-
-def child(work, *, log: Path | None = None, after=None) -> int:
-    """``work`` in a process of its own, with one thread; every value it releases is noted in ``log``.
-
-    ``after`` is then called in that process, with how many it has released and the step.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    number = os.fork()
-    if number:
-        return number
-    try:
-        torch.set_num_threads(1)
-        if log is not None:
-            note_releases(log, after)
-        work()
-        os._exit(0)
-    except AdaDPError:
-        os._exit(3)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-
-
-def ended(number: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
-
-
-def note_releases(log: Path, after=None) -> None:
-    release, made = GaussianMechanism.release, itertools.count(1)
-
-    def noted(self, total, **options):
-        released = release(self, total, **options)
-        if options.get("purpose") != "count":
-            text = b"".join(released[name].numpy().tobytes() for name in sorted(released))
-            with log.open("a") as file:
-                file.write(f"{options['step']} {hashlib.sha256(text).hexdigest()}\n")
-            if after is not None:
-                after(next(made), options["step"])
-        return released
-
-    GaussianMechanism.release = noted
-
-
-def noted(log: Path) -> list[list[str]]:
-    return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def charges(folder: Path) -> int:
@@ -178,10 +115,6 @@ def test_a_checkpoint_holds_all_there_is_to_a_run(tmp_path):
             model = network()
     assert all(map(torch.equal, whole.model.state_dict().values(), model.state_dict().values()))
     assert charges(tmp_path / "steps") == 5
-
-
-def ask_to_stop(status) -> None:
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 # Secure: never beyond what was paid -------------------------------------------------------------------------------
@@ -369,201 +302,3 @@ def test_a_full_disk_stops_a_run_that_can_go_on_later(full, seed, tmp_path):
         assert certificate["steps_lost"] == (torn if full == "ledger" else 7)
     else:
         assert certificate["steps_lost"] == 0
-
-
-def test_an_error_in_the_middle_loses_no_step(tmp_path):
-    """The model raises at the tenth step: what was released before is kept, by a secure run too."""
-    settings = {**BASE, **QUICK, "checkpoint_every": 100}
-    model = network()
-
-    def stumble(status):
-        if status.step == 10:
-            model[0].weight.data = model[0].weight.data[:, :3]
-
-    with pytest.raises(Exception, match=r"shape|size|match"):
-        run(tmp_path / "run", model=model, watch=stumble, **settings)
-    assert RunFolder.open(tmp_path / "run").load_checkpoint().step == 10
-    with pytest.raises(InputError, match="does not fit the model"):
-        run(tmp_path / "run", resume=True, **settings)
-
-
-@pytest.mark.parametrize("seed", [5, None])
-def test_an_error_of_whoever_watches_loses_no_step(seed, tmp_path):
-    settings = {**BASE, **QUICK, "seed": seed, "sampling": "reshuffle", "checkpoint_every": 100}
-
-    def stumble(status):
-        if status.step == 10:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run(tmp_path / "run", watch=stumble, **settings)
-    certificate = run(tmp_path / "run", resume=True, **settings).certificate
-    assert (certificate["steps_done"], certificate["steps_lost"]) == (44, 0)
-
-
-def test_an_error_within_the_optimizer_leaves_the_checkpoint_before_it(tmp_path):
-    class Stumbling(torch.optim.SGD):
-        def step(self, closure=None):
-            self.param_groups[0]["params"][0].data.zero_()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run(tmp_path / "run", **{**BASE, **QUICK, "optimizer": lambda p: Stumbling(p, lr=1)})
-    found = RunFolder.open(tmp_path / "run").load_checkpoint()
-    assert found.step == 0
-    assert found.tensors["model/0.weight"].abs().sum() > 0
-
-
-# What is refused --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory) -> Path:
-    """A run of 20 steps, stopped cleanly after 9 of them."""
-    out = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.raises(Interrupted):
-        run(out, watch=lambda s: ask_to_stop(s) if s.step == 9 else None, **SHORT)
-    return out
-
-
-SHORT = {**SEEDED, "steps": 20, "noise_multiplier": 0, "allow_nonprivate": True, "delta": None}
-
-
-@pytest.fixture
-def place(stopped, tmp_path) -> Path:
-    return Path(shutil.copytree(stopped, tmp_path / "run"))
-
-
-def test_a_stopped_run_can_be_moved_and_resumed(place):
-    assert run(place, resume=True, **SHORT).certificate["steps_done"] == 20
-    with pytest.raises(InputError, match="has finished"):
-        run(place, resume=True, **SHORT)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [{"lr": 0.3}, {"steps": 21}, {"batch_size": 57}, {"seed": 6}, {"seed": None}, {"optimizer": "adam"}],
-    ids=str,
-)
-def test_a_run_does_not_go_on_with_other_arguments(place, other):
-    with pytest.raises(InputError, match="has another configuration"):
-        run(place, resume=True, **{**SHORT, **other})
-
-
-def test_a_run_does_not_go_on_with_another_network(place):
-    with pytest.raises(InputError, match="does not fit the model"):
-        run(place, resume=True, model=nn.Linear(9, 2), **SHORT)
-
-
-def cut(path: Path, lines: int) -> None:
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-lines]))
-
-
-def test_a_ledger_that_lost_lines_is_noticed(place):
-    cut(place / "ledger.jsonl", 1)
-    with pytest.raises(LedgerCorrupt, match="lines of it are missing"):
-        run(place, resume=True, **SHORT)
-
-
-def test_a_ledger_of_another_run_is_noticed(place, tmp_path):
-    run(tmp_path / "other", **SHORT)
-    shutil.copy(tmp_path / "other" / "ledger.jsonl", place)
-    with pytest.raises(LedgerCorrupt, match="not the one its checkpoint was saved with"):
-        run(place, resume=True, **SHORT)
-
-
-def test_a_ledger_that_is_missing_is_not_begun_anew(place):
-    (place / "ledger.jsonl").unlink()
-    with pytest.raises(LedgerCorrupt, match=r"ledger of the run in .* is missing"):
-        run(place, resume=True, **SHORT)
-    assert not (place / "ledger.jsonl").exists()
-
-
-def test_a_missing_checkpoint_is_noticed_when_something_was_charged(place):
-    (place / "checkpoint.safetensors").unlink()
-    with pytest.raises(RunError, match=r"no checkpoint in .*, and its ledger holds charges"):
-        run(place, resume=True, **SHORT)
-    with pytest.raises(InputError, match="not a new or empty folder"):
-        run(place, **SHORT)
-
-
-def test_a_second_process_is_refused_and_disturbs_nothing(tmp_path):
-    out = tmp_path / "run"
-    seen = []
-
-    def second(status):
-        if status.step == 5:
-            for resume, kind in ((True, LedgerBusy), (False, InputError)):
-                number = child(lambda: refused(kind, resume))  # noqa: B023
-                seen.append(ended(number))
-
-    def refused(kind, resume):
-        with pytest.raises(kind):
-            run(out, resume=resume, **SHORT)
-
-    result = run(out, watch=second, **SHORT)
-    assert seen == [0, 0]
-    assert result.certificate["steps_done"] == 20
-    assert all(check.passed for check in verify_run(RunFolder.open(out)))
-
-
-# Which releases are paid ------------------------------------------------------------------------------------------
-
-
-def two_noises(**options) -> Plan:
-    """Two epochs of two steps, each epoch with a noise of its own."""
-    return Plan.of_noise(
-        noise=parse_schedule("step:s0=4,k=0.5,period=1"), records=560, batch_size=280, steps=4, **options
-    )
-
-
-def test_charges_are_told_apart_by_what_they_paid_for():
-    plan = two_noises()
-    first, second = flatten(plan.event())
-    paid = Paid(plan, {first: 2, second: 1}, 1)
-    assert [paid.take(plan.charge_at(step)) for step in range(1, 4)] == [True, True, False]
-    assert not paid
-    torn = Paid(plan, {first: 3, second: 1}, 3)  # a torn line counts for every event it could have been
-    assert not torn.take(plan.charge_at(3))
-    assert torn
-    assert Paid(plan, {first: 2, second: 1}, 1).after(plan, 1, clean=False) == 3
-    assert Paid(plan, {first: 2, second: 2}, 1).after(plan, 1, clean=False) == 4
-    assert Paid(plan, {first: 1}, 1).after(plan, 1, clean=False) == 1
-    with pytest.raises(LedgerCorrupt, match="fewer charges than the checkpoint has steps"):
-        Paid(plan, {first: 1}, 2)
-    with pytest.raises(LedgerCorrupt, match="fewer charges"):
-        Paid(plan, {second: 3}, 1)
-
-
-@pytest.mark.parametrize(
-    ("step", "rounds", "clean", "expected"),
-    [
-        (0, 0, False, 0),
-        (0, 1, False, 2),
-        (1, 1, True, 1),
-        (1, 1, False, 2),
-        (1, 2, True, 4),
-        (2, 1, False, 2),
-        (2, 2, True, 4),
-        (3, 2, False, 4),
-    ],
-)
-def test_a_reshuffled_epoch_is_left_unless_nothing_was_released_since(step, rounds, clean, expected):
-    plan = two_noises(sampling="reshuffle")
-    events = list(flatten(plan.event()))
-    assert Paid(plan, dict.fromkeys(events[:rounds], 1), step).after(plan, step, clean=clean) == expected
-
-
-def test_a_run_ends_early_where_a_torn_line_has_spent_a_later_step(tmp_path):
-    plan = two_noises()
-    config = TrainConfig("python", noise_multiplier=4.0, delta=1e-4, steps=4, batch_size=280, clip_norm=1.0, lr=0.1)
-    with Ledger.create(tmp_path / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger:
-        ledger.charge(plan.charge_at(3))
-        model = network()
-        private = PrivateGradients(model, (FEATURES, LABELS), cross_entropy, plan, ledger)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        going = Run(private, optimizer, RunSpec.of(config), folder=None, evaluate=None, watch=None)
-        going.loop()
-        result = going.finish(None)
-    assert result.certificate["steps_done"] == 3
-    assert result.epsilon == plan.epsilon(1e-4).epsilon
