@@ -195,7 +195,7 @@ class TestWarnings:
         assert TWICE not in said(line)
 
     def test_figures_that_are_no_bounds(self) -> None:
-        assert f"{NO_BOUNDS}: zcdp-sampled, strong-published, theorem1." in said(f"{SHORT} --accountant all")
+        assert f"{NO_BOUNDS}: strong-published, theorem1, zcdp-sampled." in said(f"{SHORT} --accountant all")
         assert f"{NO_BOUNDS}: theorem1." in said(f"{SHORT} --accountant theorem1")
         assert NO_BOUNDS not in said(SHORT)
 
