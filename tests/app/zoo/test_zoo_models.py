@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from adadp.app.zoo import DATA_SETS, find
-from adadp.app.zoo.models import MODELS, build_model, default_model, small_transformer
+from adadp.app.zoo.models import MODELS, build_model, small_transformer
 from adadp.errors import InputError
 
 MNIST_SHAPE = (1, 28, 28)
@@ -234,13 +234,13 @@ def test_numbers_are_checked(wrong, message):
 @pytest.mark.parametrize("name", DATA_SETS)
 def test_the_default_model_of_a_data_set_can_be_built_for_it(name):
     entry = find(name)
-    build_model(default_model(name), input_shape=entry.shape, classes=entry.classes, seed=0)
+    build_model(entry.default_model, input_shape=entry.shape, classes=entry.classes, seed=0)
 
 
 def test_the_default_models_are_those_of_the_papers():
-    assert (default_model("cancer"), default_model("mnist")) == ("cancer-mlp", "mlp:1000")
+    assert (find("cancer").default_model, find("mnist").default_model) == ("cancer-mlp", "mlp:1000")
     with pytest.raises(InputError, match="cancer, mnist"):
-        default_model("weather")
+        find("weather")
 
 
 def test_the_transformer_reads_tokens_in_order():

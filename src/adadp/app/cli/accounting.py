@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -39,6 +38,13 @@ class _Way(NamedTuple):
     def event(self, noise: Schedule | float) -> Event:
         """What the run releases."""
         return self.shape.run(noise, steps=self.steps, epochs=self.epochs)
+
+    def event_or_refusal(self, noise: Schedule | float) -> Event | EventError:
+        """The same, or why there is no guarantee between these neighbours for its sampling."""
+        try:
+            return self.event(noise)
+        except EventError as error:
+            return error
 
 
 def _run_options(*samplings: str) -> Callable[[_Command], _Command]:
@@ -108,19 +114,21 @@ def epsilon(
     """
     noise, ways = _noise(run), _ways(run)
     limits = _limits(against, between, plot, run)
+    rows = _ask(accountant, ways, noise, lambda asked, event: asked.epsilon(event, delta))
     if run["sampling"] == "all":
-        rows = _ask_samplings(accountant, ways, noise, delta)
-        _print_samplings(rows, accountant, as_json, delta, _length_remark(run, ways))
-        _print_warnings(_warnings(rows, ways, noise, delta), as_json)
+        if as_json:
+            click.echo(json.dumps(rows, allow_nan=False))
+        else:
+            _print_samplings(rows, accountant, delta, run, ways)
+        for warning in _warnings(rows, ways, noise, delta):
+            click.echo(f"Warning: {warning}", err=as_json)
     else:
-        event = ways[0].event(noise)
-        rows = _ask_all(accountant, ways[0].shape, lambda name: _accountant(name).epsilon(event, delta))
         _print(rows, accountant, as_json, "epsilon", f"at delta {delta:g}")
     if plot is not None:
         from adadp.app.report.plots import plot_against, plot_epsilon
 
-        shown = [way for way in ways if not isinstance(_event_or_refusal(way, noise), EventError)]
-        asked = [_accountant(name) for name in _names(accountant)]
+        shown = [way for way in ways if not isinstance(way.event_or_refusal(noise), EventError)]
+        asked = _accountants(accountant)
         if against is None or limits is None:
             path = plot_epsilon(plot, shown, noise, delta=delta, accountants=asked)
         else:
@@ -135,9 +143,7 @@ def epsilon(
 @click.option("--accountant", default="pld", show_default=True, help="An accountant's name, or 'all'.")
 def delta(epsilon: float, accountant: str, as_json: bool, **run: Any) -> None:
     """What did this cost, the other way round: delta of a run at a given epsilon."""
-    way = _ways(run)[0]
-    event = way.event(_noise(run))
-    rows = _ask_all(accountant, way.shape, lambda name: _accountant(name).delta(event, epsilon))
+    rows = _ask(accountant, _ways(run), _noise(run), lambda asked, event: asked.delta(event, epsilon))
     _print(rows, accountant, as_json, "delta", f"at epsilon {epsilon:g}")
 
 
@@ -169,14 +175,12 @@ def calibrate(solve: str, accountant: str, as_json: bool, **options: Any) -> Non
     if as_json:
         click.echo(json.dumps(found, allow_nan=False))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"Calibrated: {solve}", title_justify="left", show_header=False)
-    for name, value in found.items():
-        if not name.endswith(("_low", "_high")) and value != "":
-            table.add_row(name, f"{value:.8g}" if isinstance(value, float) else str(value))
-    Console().print(table)
+    shown = [
+        (name, f"{value:.8g}" if isinstance(value, float) else str(value))
+        for name, value in found.items()
+        if not name.endswith(("_low", "_high")) and value != ""
+    ]
+    _table(shown, title=f"Calibrated: {solve}", show_header=False)
 
 
 def _solve_noise(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -188,14 +192,13 @@ def _solve_noise(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
     unit = Uniform(1.0) if schedule is None else schedule
     result = smallest_noise(
         lambda x: shape.run(unit.scaled(x), steps=options["steps"], epochs=options["epochs"]),
-        epsilon=options["epsilon"],
-        delta=options["delta"],
-        accountant=_accountant(accountant),
+        **_target(accountant, options),
     )
     found: dict[str, Any] = {"noise_multiplier": result.value * unit.value_at(0)}
     if schedule is not None:
         found |= {"scale": result.value, "schedule": str(schedule.scaled(result.value))}
-    return found | _length(options) | _row(result.answer, shape)
+    length = {name: options[name] for name in ("steps", "epochs") if options[name] is not None}
+    return found | length | _row(result.answer, shape)
 
 
 def _solve_steps(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -210,12 +213,7 @@ def _solve_steps(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
     shape = _shape(options)
     if options["sampling"] == "reshuffle":
         raise InputError("A reshuffled run is counted in epochs, not steps.", fix="Use --solve epochs.")
-    result = most_repetitions(
-        shape.step(options["noise_multiplier"]),
-        epsilon=options["epsilon"],
-        delta=options["delta"],
-        accountant=_accountant(accountant),
-    )
+    result = most_repetitions(shape.step(options["noise_multiplier"]), **_target(accountant, options))
     return {"steps": int(result.value), "noise_multiplier": options["noise_multiplier"]} | _row(result.answer, shape)
 
 
@@ -223,26 +221,28 @@ def _solve_epochs(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
     from adadp.app.accounting.calibrate import longest, longest_within_rho
     from adadp.schedules import Uniform
 
-    _need(options, "solve epochs", needed=(), barred=("steps", "epochs"))
+    _need(options, "solve epochs", barred=("steps", "epochs"))
     shape = _shape(options)
-    schedule = _schedule(options) or Uniform(_one_of(options, "noise_multiplier", "schedule"))
+    schedule = _schedule(options) or Uniform(_constant(options))
     if options["rho"] is None:
-        _need(options, "solve epochs", needed=("epsilon", "delta"), barred=())
-        result = longest(
-            lambda n: shape.first_epochs(schedule, n),
-            epsilon=options["epsilon"],
-            delta=options["delta"],
-            accountant=_accountant(accountant),
-        )
+        _need(options, "solve epochs", needed=("epsilon", "delta"))
+        result = longest(lambda n: shape.first_epochs(schedule, n), **_target(accountant, options))
         return {"epochs": int(result.value), "schedule": str(schedule)} | _row(result.answer, shape)
-    _need(options, "solve epochs with --rho", needed=(), barred=("epsilon",))
+    _need(options, "solve epochs with --rho", barred=("epsilon",))
     epochs, spent = longest_within_rho(lambda n: shape.first_epochs(schedule, n), rho=options["rho"])
     found = {"epochs": epochs, "rho": spent, "rho_target": options["rho"], "schedule": str(schedule)}
     if options["delta"] is None:
         context = {"accountant": "zcdp", "status": "proved"}
         return found | context | {"neighbours": shape.neighbours.value, "sampling": shape.sampling.value}
-    answer = _accountant("zcdp").epsilon(shape.first_epochs(schedule, epochs), options["delta"])
+    answer = _accountants("zcdp")[0].epsilon(shape.first_epochs(schedule, epochs), options["delta"])
     return found | _row(answer, shape)
+
+
+def _target(accountant: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What a calibration aims at, and who judges it."""
+    from adadp.accounting import accountant as named
+
+    return {"epsilon": options["epsilon"], "delta": options["delta"], "accountant": named(accountant)}
 
 
 def _ways(run: dict[str, Any]) -> list[_Way]:
@@ -261,7 +261,7 @@ def _ways(run: dict[str, Any]) -> list[_Way]:
 
 def _noise(run: dict[str, Any]) -> Schedule | float:
     schedule = _schedule(run)
-    return schedule if schedule is not None else _one_of(run, "noise_multiplier", "schedule")
+    return schedule if schedule is not None else _constant(run)
 
 
 def _limits(
@@ -285,7 +285,12 @@ def _limits(
             "--against noise-multiplier needs --noise-multiplier.", fix="Pass --noise-multiplier instead of --schedule."
         )
     if between is not None:
-        low, high = _pair(between)
+        try:
+            low, high = (float(part) for part in between.split(","))
+        except ValueError:
+            raise InputError(
+                f"--range must be two numbers, got {between!r}.", fix="Pass LOW,HIGH, such as .005,.05."
+            ) from None
     else:
         value = run[against.replace("-", "_")]
         if value is None:
@@ -296,16 +301,6 @@ def _limits(
             f"--range {low:g},{high:g} is no range of {against}.",
             fix="Pass two numbers with 0 < LOW < HIGH" + (" <= 1." if against == "q" else "."),
         )
-    return low, high
-
-
-def _pair(text: str) -> tuple[float, float]:
-    try:
-        low, high = (float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"--range must be two numbers, got {text!r}.", fix="Pass LOW,HIGH, such as .005,.05."
-        ) from None
     return low, high
 
 
@@ -325,80 +320,46 @@ def _schedule(options: dict[str, Any]) -> Schedule | None:
     return parse_schedule(options["schedule"])
 
 
-def _one_of(options: dict[str, Any], first: str, second: str) -> float:
-    if options[first] is None:
-        raise InputError(f"Neither {_flag(first)} nor {_flag(second)} was given.", fix="Say how much noise is added.")
-    value: float = options[first]
+def _constant(options: dict[str, Any]) -> float:
+    if options["noise_multiplier"] is None:
+        raise InputError("Neither --noise-multiplier nor --schedule was given.", fix="Say how much noise is added.")
+    value: float = options["noise_multiplier"]
     return value
 
 
-def _need(options: dict[str, Any], what: str, *, needed: tuple[str, ...], barred: tuple[str, ...]) -> None:
-    for name in needed:
-        if options[name] is None:
-            raise InputError(f"--{what} needs {_flag(name)}.", fix=f"Add {_flag(name)}.")
-    for name in barred:
-        if options[name] is not None:
-            raise InputError(f"{_flag(name)} cannot be given with --{what}.", fix=f"Leave {_flag(name)} out.")
+def _need(options: dict[str, Any], what: str, *, needed: tuple[str, ...] = (), barred: tuple[str, ...] = ()) -> None:
+    for name in (*needed, *barred):
+        flag, given = "--" + name.replace("_", "-"), options[name] is not None
+        if name in needed and not given:
+            raise InputError(f"--{what} needs {flag}.", fix=f"Add {flag}.")
+        if name in barred and given:
+            raise InputError(f"{flag} cannot be given with --{what}.", fix=f"Leave {flag} out.")
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _accountants(named: str) -> list[Accountant]:
+    from adadp.accounting import ACCOUNTANTS, accountant
+
+    return [accountant(name) for name in (ACCOUNTANTS if named == "all" else [named])]
 
 
-def _length(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in ("steps", "epochs") if options[name] is not None}
-
-
-def _accountant(name: str) -> Accountant:
-    from adadp.accounting import accountant
-
-    return accountant(name)
-
-
-def _names(accountant: str) -> list[str]:
-    from adadp.accounting import ACCOUNTANTS
-
-    return list(ACCOUNTANTS) if accountant == "all" else [accountant]
-
-
-def _ask_all(accountant: str, shape: RunShape, ask: Callable[[str], Answer]) -> list[dict[str, Any]]:
-    """One row, or with 'all' one per accountant, those that cannot answer with the reason."""
-    if accountant != "all":
-        return [_row(ask(accountant), shape)]
-    return [_row_or_reason(name, shape, ask) for name in _names(accountant)]
-
-
-def _ask_samplings(accountant: str, ways: list[_Way], noise: Schedule | float, delta: float) -> list[dict[str, Any]]:
-    """The rows of every sampling one after another; what cannot be answered has the reason."""
+def _ask(
+    accountant: str, ways: list[_Way], noise: Schedule | float, ask: Callable[[Accountant, Event], Answer]
+) -> list[dict[str, Any]]:
+    """A row for each way and accountant. With several ways, or all accountants, refusals are rows with the reason."""
     rows = []
     for way in ways:
-        event = _event_or_refusal(way, noise)
-        for name in _names(accountant):
+        event = way.event(noise) if len(ways) == 1 else way.event_or_refusal(noise)
+        for each in _accountants(accountant):
             if isinstance(event, EventError):
-                rows.append(_refused(_accountant(name), way.shape, event))
-            else:
-                rows.append(_row_or_reason(name, way.shape, partial(_epsilon_by, event=event, delta=delta)))
+                rows.append(_refused(each, way.shape, event))
+                continue
+            try:
+                rows.append(_row(ask(each, event), way.shape))
+            except AccountingError as error:
+                if len(ways) == 1 and accountant != "all":
+                    raise
+                rows.append(_refused(each, way.shape, error))
     return rows
-
-
-def _epsilon_by(name: str, *, event: Event, delta: float) -> Answer:
-    answer: Answer = _accountant(name).epsilon(event, delta)
-    return answer
-
-
-def _event_or_refusal(way: _Way, noise: Schedule | float) -> Event | EventError:
-    """What a run releases, or why there is no guarantee between these neighbours for its sampling."""
-    try:
-        return way.event(noise)
-    except EventError as error:
-        return error
-
-
-def _row_or_reason(name: str, shape: RunShape, ask: Callable[[str], Answer]) -> dict[str, Any]:
-    try:
-        return _row(ask(name), shape)
-    except AccountingError as error:
-        return _refused(_accountant(name), shape, error)
 
 
 def _refused(accountant: Accountant, shape: RunShape, error: AdaDPError) -> dict[str, Any]:
@@ -409,14 +370,8 @@ def _refused(accountant: Accountant, shape: RunShape, error: AdaDPError) -> dict
 
 def _row(answer: Answer, shape: RunShape) -> dict[str, Any]:
     """The contract's keys. JSON has no infinity: it becomes null, with the reason."""
-    row: dict[str, Any] = {
-        "epsilon": answer.epsilon,
-        "epsilon_low": answer.epsilon_low,
-        "epsilon_high": answer.epsilon_high,
-        "delta": answer.delta,
-        "delta_low": answer.delta_low,
-        "delta_high": answer.delta_high,
-        "accountant": answer.accountant,
+    figures = ("epsilon", "epsilon_low", "epsilon_high", "delta", "delta_low", "delta_high", "accountant")
+    row = {name: getattr(answer, name) for name in figures} | {
         "status": answer.status.value,
         "neighbours": shape.neighbours.value,
         "sampling": shape.sampling.value,
@@ -427,58 +382,62 @@ def _row(answer: Answer, shape: RunShape) -> dict[str, Any]:
     return row
 
 
+def _table(rows: Iterable[Iterable[str]], *heads: str, note: str = "", remarks: Iterable[str] = (), **how: Any) -> None:
+    """Print a table, and under it a ``note`` and, dim, ``remarks``."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console, table = Console(highlight=False), Table(*heads, title_justify="left", **how)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+    if note:
+        console.print(note)
+    for remark in remarks:
+        console.print(remark, markup=False, style="dim")
+
+
+def _figures(row: dict[str, Any], asked: str = "epsilon") -> tuple[str, str, str]:
+    """The figure asked for, between what it is certain to be, and its status."""
+    if row[asked] is None:
+        return "-", "", "cannot answer"
+    low, high = row[f"{asked}_low"], row[f"{asked}_high"]
+    return f"{row[asked]:.6g}", "" if low == high else f"{low:.6g} .. {high:.6g}", row["status"]
+
+
 def _print(rows: list[dict[str, Any]], accountant: str, as_json: bool, asked: str, at: str) -> None:
     if as_json:
         click.echo(json.dumps(rows if accountant == "all" else rows[0], allow_nan=False))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
     title = f"{asked} {at} ({rows[0]['sampling']} sampling, {rows[0]['neighbours']} neighbours)"
-    table = Table("accountant", asked, "between", "status", title=title, title_justify="left")
-    for row in rows:
-        low, high = row.get(f"{asked}_low"), row.get(f"{asked}_high")
-        value = "-" if row[asked] is None else f"{row[asked]:.6g}"
-        between = "" if low == high else f"{low:.6g} .. {high:.6g}"
-        table.add_row(row["accountant"], value, between, row["status"] if value != "-" else "cannot answer")
-    console.print(table)
-    for row in rows:
-        if remark := row.get("reason") or row["note"]:
-            console.print(f"{row['accountant']}: {remark}", markup=False, style="dim")
+    remarks = [f"{row['accountant']}: {said}" for row in rows if (said := row.get("reason") or row["note"])]
+    shown = [(row["accountant"], *_figures(row, asked)) for row in rows]
+    _table(shown, "accountant", asked, "between", "status", remarks=remarks, title=title)
 
 
 def _print_samplings(
-    rows: list[dict[str, Any]], accountant: str, as_json: bool, delta: float, length: list[str]
+    rows: list[dict[str, Any]], accountant: str, delta: float, run: dict[str, Any], ways: list[_Way]
 ) -> None:
     """Every way of sampling side by side: a row each, or with all accountants a column each."""
-    if as_json:
-        click.echo(json.dumps(rows, allow_nan=False))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    title = f"epsilon at delta {delta:g} by sampling"
     relations = {row["sampling"]: row["neighbours"] for row in rows}
     if accountant == "all":
-        heads = [f"{sampling}\n{neighbours}" for sampling, neighbours in relations.items()]
-        table = Table("accountant", *heads, "status", title=title, title_justify="left")
-        for name in _names(accountant):
-            mine = [row for row in rows if row["accountant"] == name]
-            table.add_row(name, *(_figure(row) for row in mine), mine[0]["status"])
-    else:
-        table = Table("sampling", "neighbours", accountant, "between", "status", title=title, title_justify="left")
+        heads = ["accountant", *(f"{sampling}\n{neighbours}" for sampling, neighbours in relations.items()), "status"]
+        by_name: dict[str, list[dict[str, Any]]] = {}
         for row in rows:
-            low, high = row["epsilon_low"], row["epsilon_high"]
-            between = "" if low == high else f"{low:.6g} .. {high:.6g}"
-            status = "cannot answer" if row["epsilon"] is None else row["status"]
-            table.add_row(row["sampling"], row["neighbours"], _figure(row), between, status)
-    console.print(table)
-    if len(set(relations.values())) > 1:
-        console.print("Different neighbours: the figures belong to different guarantees.")
-    for remark in [*length, *_reasons(rows)]:
-        console.print(remark, markup=False, style="dim")
+            by_name.setdefault(row["accountant"], []).append(row)
+        shown = [[name, *(_figures(row)[0] for row in own), own[0]["status"]] for name, own in by_name.items()]
+    else:
+        heads = ["sampling", "neighbours", accountant, "between", "status"]
+        shown = [[row["sampling"], row["neighbours"], *_figures(row)] for row in rows]
+    differ = "Different neighbours: the figures belong to different guarantees."
+    length = f"reshuffle: {run['steps']} steps are counted in whole epochs, {ways[-1].epochs} of them."
+    _table(
+        shown,
+        *heads,
+        title=f"epsilon at delta {delta:g} by sampling",
+        note=differ if len(set(relations.values())) > 1 else "",
+        remarks=[*([] if run["steps"] is None else [length]), *_reasons(rows)],
+    )
 
 
 def _reasons(rows: list[dict[str, Any]]) -> list[str]:
@@ -492,23 +451,6 @@ def _reasons(rows: list[dict[str, Any]]) -> list[str]:
         f"{sampling}: {reason}" if len(names) == everyone else f"{sampling}, {', '.join(names)}: {reason}"
         for (sampling, reason), names in silent.items()
     ]
-
-
-def _figure(row: dict[str, Any]) -> str:
-    return "-" if row["epsilon"] is None else f"{row['epsilon']:.6g}"
-
-
-def _length_remark(run: dict[str, Any], ways: list[_Way]) -> list[str]:
-    """What reshuffling counts, where the length was given in steps."""
-    if run["steps"] is None:
-        return []
-    return [f"reshuffle: {run['steps']} steps are counted in whole epochs, {ways[-1].epochs} of them."]
-
-
-def _print_warnings(warnings: list[str], as_json: bool) -> None:
-    """Under the table, or beside the JSON."""
-    for warning in warnings:
-        click.echo(f"Warning: {warning}", err=as_json)
 
 
 def _warnings(rows: list[dict[str, Any]], ways: list[_Way], noise: Schedule | float, delta: float) -> list[str]:
@@ -526,7 +468,7 @@ def _warnings(rows: list[dict[str, Any]], ways: list[_Way], noise: Schedule | fl
         if row is not None and _moves_twice(way.shape):
             # Noise twice as large is a sensitivity half as large: what comes out if the bound is taken to be C.
             halved = way.event(noise * 2 if isinstance(noise, float) else noise.scaled(2))
-            wrong = _epsilon_by(row["accountant"], event=halved, delta=delta)
+            wrong = _accountants(row["accountant"])[0].epsilon(halved, delta)
             found.append(
                 f"{way.shape.sampling.value}, {way.shape.neighbours.value}: a record moves a clipped sum by 2C, not C. "
                 f"Epsilon {_by(row)} counts that; at C it would read {wrong.epsilon:.4g}."

@@ -15,7 +15,15 @@ from adadp.app.cli.options import section
 from adadp.errors import InputError
 
 if TYPE_CHECKING:
-    from adadp.app.zoo import DataFile, DataSet, FileState, Weights
+    from adadp.app.zoo import DataSet, Entry, FileState, Weights
+
+_FORM = ("train_records", "test_records", "split", "sources")
+_DATA = (
+    *("name", "title", "record", *_FORM, "shape", "classes", "scaling", "default_model", "citation", "licence"),
+    *("cache", "files", "alternatives"),
+)
+_WEIGHTS = ("name", "title", "trained_on", "citation", "licence", "sources", "cache", "files", "alternatives")
+"""What is told of a form of a data set, of a data set and of weights, in this order."""
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
@@ -32,7 +40,7 @@ def list_command(as_json: bool) -> None:
     """List the data sets and weights, and which of them are here."""
     from adadp.app.zoo import DATA_SETS, WEIGHTS
 
-    rows = [*map(_data_row, DATA_SETS.values()), *map(_weights_row, WEIGHTS.values())]
+    rows = [*map(_row, DATA_SETS.values()), *map(_row, WEIGHTS.values())]
     if as_json:
         click.echo(json.dumps(rows))
         return
@@ -96,7 +104,7 @@ def info(name: str, as_json: bool) -> None:
     from adadp.app import zoo
 
     entry = _find(name)
-    facts = _weights_facts(entry) if isinstance(entry, zoo.Weights) else _data_facts(entry)
+    facts = _facts(entry, _WEIGHTS if isinstance(entry, zoo.Weights) else _DATA)
     if as_json:
         click.echo(json.dumps(facts))
     else:
@@ -142,85 +150,30 @@ def _fetch_one(entry: DataSet | Weights, source_dir: str | None, as_json: bool) 
     click.echo(f"{entry.name}: {len(had)} verified files, {size:.2f} MB, {where} (from: {origins})")
 
 
-def _data_row(entry: DataSet) -> dict[str, Any]:
-    """The entry, or the form of it that is here."""
+def _row(entry: DataSet | Weights) -> dict[str, Any]:
+    """The entry, or the form of it that is here; weights have neither records nor a shape."""
     from adadp.app import zoo
 
     here = zoo.cached_form(entry)
     form = here or entry
+    names = ("train_records", "test_records", "shape", "classes")
     state = _state(zoo.inspect(entry)) if here is None else "packaged" if entry.packaged else "cached"
-    return {
-        "name": entry.name,
-        "title": entry.title,
-        "train_records": form.train_records,
-        "test_records": form.test_records,
-        "shape": list(form.shape),
-        "classes": form.classes,
-        "state": state,
-    }
+    told = {name: getattr(form, name, None) for name in names}
+    return {"name": entry.name, "title": entry.title, **told, "state": state}
 
 
-def _weights_row(entry: Weights) -> dict[str, Any]:
+def _facts(entry: Entry, names: Sequence[str]) -> dict[str, Any]:
+    """The facts ``names``: those that are computed here, and attributes of the entry."""
     from adadp.app import zoo
 
-    nothing = dict.fromkeys(("train_records", "test_records", "shape", "classes"))
-    state = _state(zoo.inspect(entry))
-    return {"name": entry.name, "title": entry.title, **nothing, "state": state}
-
-
-def _data_facts(entry: DataSet) -> dict[str, Any]:
-    from adadp.app import zoo
-
-    return {
-        "name": entry.name,
-        "title": entry.title,
-        "record": entry.record,
-        **_form_facts(entry),
-        "shape": list(entry.shape),
-        "classes": entry.classes,
-        "scaling": entry.scaling,
-        "default_model": entry.default_model,
-        "citation": entry.citation,
-        "licence": entry.licence,
+    states = zoo.inspect(entry)
+    computed = {
+        "sources": ["package"] if entry.packaged else [str(source) for source in entry.sources],
         "cache": None if entry.packaged else str(zoo.cache_folder() / entry.name),
-        "files": _files(entry.files, zoo.inspect(entry)),
-        "alternatives": [
-            _form_facts(form) | {"files": _files(form.files, zoo.inspect(form))} for form in entry.alternatives
-        ],
+        "files": [vars(file) | {"state": states[file.name].value} for file in entry.files],
+        "alternatives": [_facts(form, (*_FORM, "files")) for form in entry.alternatives],
     }
-
-
-def _form_facts(form: DataSet) -> dict[str, Any]:
-    named = [str(source) for source in form.sources]
-    return {
-        "train_records": form.train_records,
-        "test_records": form.test_records,
-        "split": form.split,
-        "sources": ["package"] if form.packaged else named,
-    }
-
-
-def _weights_facts(entry: Weights) -> dict[str, Any]:
-    from adadp.app import zoo
-
-    return {
-        "name": entry.name,
-        "title": entry.title,
-        "trained_on": entry.trained_on,
-        "citation": entry.citation,
-        "licence": entry.licence,
-        "sources": [str(source) for source in entry.sources],
-        "cache": str(zoo.cache_folder() / entry.name),
-        "files": _files(entry.files, zoo.inspect(entry)),
-        "alternatives": [],
-    }
-
-
-def _files(files: Sequence[DataFile], states: Mapping[str, FileState]) -> list[dict[str, Any]]:
-    return [
-        {"name": file.name, "size": file.size, "sha256": file.sha256, "md5": file.md5, "state": states[file.name].value}
-        for file in files
-    ]
+    return {name: computed[name] if name in computed else getattr(entry, name) for name in names}
 
 
 def _print(facts: dict[str, Any]) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 
 _SCORED = ("validation", "validation_public", "validation_data")
 """Options of a training run that here say what the runs are compared on."""
+
+_OWN = (
+    *("config_file", "grid", "settings", "law", "eta", "runs", "score_noise_multiplier", "select_epsilon", "out"),
+    "only_plan",
+)
+"""Options of a search alone, which cannot be given when one resumes."""
 
 
 @section("Train")
@@ -47,22 +55,7 @@ _SCORED = ("validation", "validation_public", "validation_data")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the chosen run.")
 @click.option("--resume", type=click.Path(file_okay=False), help="Resume the search in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-def tune(  # noqa: PLR0917
-    config_file: str | None,
-    grid: tuple[str, ...],
-    settings: str | None,
-    by: str,
-    law: str | None,
-    eta: float | None,
-    runs: float | None,
-    score_noise_multiplier: float | None,
-    select_epsilon: float | None,
-    only_plan: bool,
-    out: str | None,
-    resume: str | None,
-    as_json: bool,
-    **flags: Any,
-) -> None:
+def tune(by: str, resume: str | None, as_json: bool, **flags: Any) -> None:
     """Choose a setting and train it privately; --epsilon and --delta are what both cost together.
 
     Takes the options of adadp train as what all settings share. --validation, --validation-public and
@@ -74,32 +67,29 @@ def tune(  # noqa: PLR0917
     adadp tune --data mnist --epsilon 2 --settings settings.toml --by parts --out runs/tuned
     adadp tune --resume runs/tuned
     """
-    given = given_options(flags)
-    if resume is not None:
-        _only_resume([*given, *(name for name, value in _named(locals()).items() if value)])
-        _search(resume, as_json)
-        return
-    chosen = _settings(grid, settings)
-    scored = {name: given.pop(name) for name in _SCORED if name in given}
-    base = config_of(given, config_file)
-    if by == "gupta":
-        _gupta(base, chosen, _law(law, eta, runs), select_epsilon, out, as_json)
-        return
     from adadp.app import selection
 
-    options = scored | {"by": by, "score_noise_multiplier": score_noise_multiplier, "select_epsilon": select_epsilon}
-    options["law"] = None if by == "parts" and (law, eta, runs) == (None, None, None) else _law(law, eta, runs)
-    if only_plan:
+    own = {name: flags.pop(name) for name in _OWN}
+    given = given_options(flags)
+    if resume is not None:
+        _only_resume([*given, *(name for name, value in own.items() if value)])
+        _search(resume, as_json, partial(selection.resume, resume))
+        return
+    chosen = _settings(own["grid"], own["settings"])
+    scored = {name: given.pop(name) for name in _SCORED if name in given}
+    base = config_of(given, own["config_file"])
+    law = (own["law"], own["eta"], own["runs"])
+    if by == "gupta":
+        _gupta(base, chosen, _law(*law), own["select_epsilon"], own["out"], as_json)
+        return
+    options = scored | {"by": by} | {name: own[name] for name in ("score_noise_multiplier", "select_epsilon")}
+    options["law"] = None if by == "parts" and law == (None, None, None) else _law(*law)
+    if own["only_plan"]:
         _show_plan(selection.planned(base, chosen, **options), as_json)
         return
-    if out is None:
+    if own["out"] is None:
         raise InputError("A search needs a folder.", fix="Pass --out, or --plan to see what it would do.")
-    _search(out, as_json, base, chosen, options)
-
-
-def _named(values: dict[str, Any]) -> dict[str, Any]:
-    names = ("config_file", "grid", "settings", "law", "eta", "runs", "score_noise_multiplier", "select_epsilon", "out")
-    return {name: values[name] for name in (*names, "only_plan")}
+    _search(own["out"], as_json, partial(selection.tune, base, chosen, out=own["out"], **options))
 
 
 def _only_resume(others: list[str]) -> None:
@@ -128,15 +118,8 @@ def _law(law: str | None, eta: float | None, runs: float | None) -> Repetitions:
     return repetitions_for(10.0 if runs is None else runs, tail)
 
 
-def _search(
-    place: str,
-    as_json: bool,
-    base: TrainConfig | None = None,
-    settings: tuple[dict[str, Any], ...] = (),
-    options: dict[str, Any] | None = None,
-) -> None:
-    """Search in ``place``, anew where there is a ``base``. What it shows does not depend on the number of runs."""
-    from adadp.app import selection
+def _search(place: str, as_json: bool, search: Callable[..., SearchResult]) -> None:
+    """Do ``search`` in ``place``. What it shows does not depend on the number of runs."""
 
     def begun() -> None:
         if not as_json:
@@ -144,10 +127,7 @@ def _search(
             click.echo(told, err=True)
 
     try:
-        if base is None:
-            result = selection.resume(place, checks_passed=begun)
-        else:
-            result = selection.tune(base, settings, out=place, checks_passed=begun, **(options or {}))
+        result = search(checks_passed=begun)
     except Interrupted as stopped:
         click.echo(f"{stopped.what} {stopped.why} {stopped.fix}", err=True)
         sys.exit(130)

@@ -125,7 +125,12 @@ def plot_against(
     values = [*(low * (high / low) ** (k / (_POINTS - 1)) for k in range(_POINTS - 1)), high]
     curves = []
     for way in ways:
-        events = [_with_q(way, noise, value) if against == "q" else _with_noise(way, value) for value in values]
+        shape, steps, epochs = way
+        if against == "q":
+            shapes = (RunShape(shape.sampling, q=value, neighbours=shape.neighbours) for value in values)
+            events = [each.run(noise, epochs=epochs) for each in shapes]
+        else:
+            events = [shape.run(value, steps=steps, epochs=epochs) for value in values]
         for each in accountants:
             found = _epsilons(each, events, delta)
             curves.append(Curve(_name(each, way, ways), values, found, _look(each, way, accountants, ways)))
@@ -195,27 +200,16 @@ def _label(run: Outlook) -> str:
     return f"{text}: {run.plan.epochs} epochs"
 
 
-def _with_q(way: Way, noise: Schedule | float, q: float) -> Event:
-    shape, _, epochs = way
-    return RunShape(shape.sampling, q=q, neighbours=shape.neighbours).run(noise, epochs=epochs)
-
-
-def _with_noise(way: Way, noise_multiplier: float) -> Event:
-    shape, steps, epochs = way
-    return shape.run(noise_multiplier, steps=steps, epochs=epochs)
-
-
 def _epsilons(accountant: Accountant, events: Sequence[Event], delta: float) -> list[float]:
-    """The epsilon of every event, not a number where the accountant cannot say."""
-    return [_epsilon(accountant, event, delta) for event in events]
-
-
-def _epsilon(accountant: Accountant, event: Event, delta: float) -> float:
-    try:
-        value = accountant.epsilon(event, delta).epsilon
-    except AccountingError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
+    """The epsilon of every event, not a number where the accountant cannot say, or says infinity."""
+    found = []
+    for event in events:
+        try:
+            value = accountant.epsilon(event, delta).epsilon
+        except AccountingError:
+            value = math.nan
+        found.append(value if math.isfinite(value) else math.nan)
+    return found
 
 
 def _name(accountant: Accountant, way: Way, ways: Sequence[Way]) -> str:

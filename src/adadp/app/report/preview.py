@@ -29,9 +29,8 @@ from adadp.app.features import released_stages
 from adadp.app.schedules import ExponentialDecay, PolynomialDecay, StepDecay, TimeDecay, ValidationDecay
 from adadp.app.spec import RunSpec
 from adadp.app.texts.schedules import OpenSchedule, parse_noise
-from adadp.events import compose, flatten
+from adadp.events import Event, compose, flatten
 from adadp.plan import Plan
-from adadp.schedules import Schedule
 
 _REHEARSAL = "a rehearsal, as it has a seed: nothing will be protected, and what follows is without the seed"
 
@@ -186,9 +185,10 @@ def outlook(spec: RunSpec, plan: Plan, *, budget: Filter | None = None, every: b
     ``budget`` is the filter of a run that chooses its noise as it goes.
     ``every`` asks for every epoch; otherwise at most ``FEW`` are computed, the first and the last among them.
     """
-    config, stages = spec.config, released_stages(spec.stages)
+    stages = released_stages(spec.stages)
     leak = "No noise is added." if plan.noise is None else spec.method.not_private
     asked = spec.accountant
+    paid_before = stages and leak is None and budget is None
     found = Outlook(
         spec=spec,
         plan=plan,
@@ -197,18 +197,17 @@ def outlook(spec: RunSpec, plan: Plan, *, budget: Filter | None = None, every: b
         rho=budget.rho if isinstance(budget, ZcdpFilter) and leak is None else None,
         solved=_solved(spec, plan),
         before=tuple(str(stage) for stage in stages),
-        epsilon_before=_epsilon_before(config, plan, asked) if stages and leak is None and budget is None else None,
+        epsilon_before=_epsilon(spec, asked, compose(*plan.charges_before())) if paid_before else None,
         status=Status.PROVED if budget is not None else asked.status,
         budget=budget,
         not_private=leak,
     )
     if budget is not None:
         return found
-    bound, judge = spec.starting_bound, asked if leak is None else None
+    judge = asked if leak is None else None
     rhos = rho_by_epoch(plan) if leak is None and has_rho(plan) else [None] * (plan.epochs + 1)
     rows = tuple(
-        _row(config, plan, epoch, spec.lr, bound, judge, rhos[epoch])
-        for epoch in spread(plan.epochs, plan.epochs if every else FEW)
+        _row(spec, plan, epoch, judge, rhos[epoch]) for epoch in spread(plan.epochs, plan.epochs if every else FEW)
     )
     return replace(found, rows=rows, epsilon=rows[-1].epsilon, rho=rows[-1].rho)
 
@@ -250,30 +249,23 @@ def rho_by_epoch(plan: Plan) -> list[float]:
     return [math.fsum(costs[:length]) for length in range(1, len(costs) + 1)]
 
 
-def _row(  # noqa: PLR0917
-    config: TrainConfig,
-    plan: Plan,
-    epoch: int,
-    rate: Schedule | None,
-    bound: float,
-    asked: Accountant | None,
-    rho: float | None,
-) -> OutlookRow:
+def _row(spec: RunSpec, plan: Plan, epoch: int, asked: Accountant | None, rho: float | None) -> OutlookRow:
     first = plan.timetable.first_step(epoch - 1)
-    epsilon = None
-    if asked is not None:
-        assert config.delta is not None
-        epsilon = asked.epsilon(until(plan, epoch).event(), config.delta).epsilon
     return OutlookRow(
         epoch=epoch,
         steps=_steps(plan, epoch),
         batch_size=plan.batch_size_at(first),
         noise_multiplier=plan.noise_multiplier_at(first),
-        clip_norm=bound * plan.clip_factor_at(first),
-        lr=None if rate is None else rate.value_of(first, epoch - 1),
-        epsilon=epsilon,
+        clip_norm=spec.starting_bound * plan.clip_factor_at(first),
+        lr=None if spec.lr is None else spec.lr.value_of(first, epoch - 1),
+        epsilon=None if asked is None else _epsilon(spec, asked, until(plan, epoch).event()),
         rho=rho,
     )
+
+
+def _epsilon(spec: RunSpec, asked: Accountant, event: Event) -> float:
+    assert spec.config.delta is not None
+    return asked.epsilon(event, spec.config.delta).epsilon
 
 
 def _steps(plan: Plan, epoch: int) -> int:
@@ -291,8 +283,3 @@ def _solved(spec: RunSpec, plan: Plan) -> Solved | None:
         assert isinstance(plan.noise, (TimeDecay, ExponentialDecay, StepDecay, PolynomialDecay))
         return Solved("k", plan.noise.k)
     return Solved("sigma_0", plan.noise_multiplier_at(0))
-
-
-def _epsilon_before(config: TrainConfig, plan: Plan, asked: Accountant) -> float:
-    assert config.delta is not None
-    return asked.epsilon(compose(*plan.charges_before()), config.delta).epsilon

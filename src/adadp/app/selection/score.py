@@ -36,45 +36,45 @@ def scoring_for(
     base: TrainConfig,
     *,
     validation: int | None,
-    public: bool,
-    file: str | None,
-    noise_multiplier: float | None,
+    validation_public: bool,
+    validation_data: str | None,
+    score_noise_multiplier: float | None,
     law: Repetitions,
     delta: float,
 ) -> Scoring:
     """How the candidates of ``base`` are compared, as asked for; what is missing or contradicts itself is refused."""
-    if (validation is None) == (file is None):
+    if (validation is None) == (validation_data is None):
         raise InputError(
             "A search needs records to compare its runs on, once.",
             why="On those that a run has trained on, the one that remembers most looks best.",
             fix="Pass `validation`, how many training records to keep aside, or `validation_data`, a public file.",
         )
-    if noise_multiplier is not None and (public or file is not None):
+    if score_noise_multiplier is not None and (validation_public or validation_data is not None):
         raise InputError(
             "The validation records are public, and `score_noise_multiplier` gives noise for private ones.",
             fix="Leave it out.",
         )
-    if file is not None:
+    if validation_data is not None:
         if not is_own(base.data):
             raise InputError(
                 f"`validation_data` was given, and {base.data} is a data set of the catalogue.",
                 fix="Pass `validation`, a number of training records, with `validation_public` if they are public.",
             )
-        return Scoring(FILE, file=file)
+        return Scoring(FILE, file=validation_data)
     size = checks.count("validation", validation, why="So many training records are kept aside for scores.")
-    if public:
+    if validation_public:
         return Scoring(PUBLIC, size)
     assert base.epsilon is not None
     relation = relation_of(base)
     refuse_uncounted(base, relation)
     least = noise_of_score(law, base.epsilon, delta, relation)
-    if noise_multiplier is not None and checks.positive("score_noise_multiplier", noise_multiplier) < least:
+    if score_noise_multiplier is not None and checks.positive("score_noise_multiplier", score_noise_multiplier) < least:
         raise InputError(
-            f"`score_noise_multiplier` is {noise_multiplier:g}, and the target needs at least {least:g}.",
+            f"`score_noise_multiplier` is {score_noise_multiplier:g}, and the target needs at least {least:g}.",
             why="The records that are scored are protected by this noise alone.",
             fix="Leave it out, or pass more.",
         )
-    return Scoring(PRIVATE, size, least if noise_multiplier is None else float(noise_multiplier))
+    return Scoring(PRIVATE, size, least if score_noise_multiplier is None else float(score_noise_multiplier))
 
 
 def refuse_uncounted(base: TrainConfig, relation: Neighbours) -> None:

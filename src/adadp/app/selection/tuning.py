@@ -71,27 +71,18 @@ def planned(
             why="Planning reads no data, and the noise follows from the share of the records that is in a batch.",
             fix="Pass `records`, a public number.",
         )
+    asked: dict[str, Any] = {
+        "validation": validation,
+        "validation_data": validation_data,
+        "score_noise_multiplier": score_noise_multiplier,
+    }
     if by == PARTS:
-        _refuse_given(
-            "by parts",
-            law=law,
-            validation=validation,
-            validation_data=validation_data,
-            score_noise_multiplier=score_noise_multiplier,
-        )
+        _refuse_given("by parts", law=law, **asked)
         search = _by_parts(base, chosen, public, select_epsilon)
     elif by == REPEAT:
         _refuse_given("by repeat", select_epsilon=select_epsilon)
-        search = _by_repeat(
-            base,
-            chosen,
-            public,
-            law or DEFAULT_LAW,
-            validation=validation,
-            public=validation_public,
-            file=validation_data,
-            noise_multiplier=score_noise_multiplier,
-        )
+        asked["validation_public"] = validation_public
+        search = _by_repeat(base, chosen, public, law or DEFAULT_LAW, **asked)
     else:
         raise InputError(f"Unknown way to search {by!r}.", fix="Use repeat or parts.")
     cost = cost_of(search)

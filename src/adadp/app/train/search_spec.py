@@ -157,20 +157,11 @@ class Search:
 
     def as_json(self) -> dict[str, Any]:
         """The search as JSON, exactly."""
-        return {
-            "format": FORMAT,
-            "by": self.by,
+        return {"format": FORMAT, **vars(self)} | {
             "settings": [dict(setting) for setting in self.settings],
             "candidates": [candidate.as_dict() for candidate in self.candidates],
-            "records": self.records,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "exact": self.exact,
             "repetitions": None if self.repetitions is None else law_to_json(self.repetitions),
             "scoring": None if self.scoring is None else asdict(self.scoring),
-            "select_epsilon": self.select_epsilon,
-            "chosen": self.chosen,
-            "score": self.score,
         }
 
     @classmethod
@@ -180,16 +171,14 @@ class Search:
             body = dict(data)
             if body.pop("format") != FORMAT or body["by"] not in (REPEAT, PARTS):
                 raise InputError("search.json was written by another AdaDP.", fix="Use the release that wrote it.")
-            law, scoring = body.pop("repetitions"), body.pop("scoring")
-            candidates = tuple(TrainConfig.from_dict(each) for each in body.pop("candidates"))
-            settings = tuple(dict(each) for each in body.pop("settings"))
-            search = cls(
-                settings=settings,
-                candidates=candidates,
-                repetitions=None if law is None else law_from_json(law),
-                scoring=None if scoring is None else Scoring(**scoring),
-                **body,
-            )
+            law, scoring = body["repetitions"], body["scoring"]
+            body |= {
+                "settings": tuple(dict(each) for each in body["settings"]),
+                "candidates": tuple(TrainConfig.from_dict(each) for each in body["candidates"]),
+                "repetitions": None if law is None else law_from_json(law),
+                "scoring": None if scoring is None else Scoring(**scoring),
+            }
+            search = cls(**body)
         except (KeyError, TypeError) as error:
             raise RunError(f"search.json is not complete: {error}.", fix="Put the run's own file back.") from error
         count = len(search.candidates)

@@ -47,7 +47,7 @@ def from_sprite(name: str, parts: Mapping[str, bytes], *, batch: int = _BATCH) -
     """
     first = 0 if name == _TEST else batch * _TRAIN.index(name)
     listing, pictured = _parts_of(name)
-    picture = _pixels(parts[pictured.name])
+    picture = pixels(parts[pictured.name], "PNG")
     labels = np.array(json.loads(parts[listing.name])[first : first + batch], dtype=np.uint8)
     if picture.shape != (batch, _PIXELS, 3) or len(labels) != batch:
         raise SourceFailed(f"{pictured.name} has the shape {picture.shape} and {len(labels)} labels")
@@ -55,10 +55,11 @@ def from_sprite(name: str, parts: Mapping[str, bytes], *, batch: int = _BATCH) -
     return np.concatenate((labels[:, None], planes), axis=1).tobytes()
 
 
-def _pixels(picture: bytes) -> NDArray[np.uint8]:
+def pixels(picture: bytes, kind: str) -> NDArray[np.uint8]:
+    """A picture of this ``kind`` as (row, column, colour)."""
     from PIL import Image  # noqa: PLC0415  # only this way of having the data decodes pictures
 
-    with Image.open(io.BytesIO(picture), formats=["PNG"]) as opened:
+    with Image.open(io.BytesIO(picture), formats=[kind]) as opened:
         return np.asarray(opened.convert("RGB"))
 
 

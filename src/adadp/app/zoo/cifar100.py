@@ -7,14 +7,13 @@ training image that is also a test image of CIFAR-10. The second is for making f
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adadp.app.zoo.addresses import TarAddress
-from adadp.app.zoo.cifar10 import read_batches
+from adadp.app.zoo.cifar10 import pixels, read_batches
 from adadp.app.zoo.description import Contents, DataSet, Records, listed
 from adadp.errors import InputError
 
@@ -41,12 +40,9 @@ def read_tiles(contents: Contents) -> tuple[Records, Records]:
 
 def _tiles(picture: bytes) -> NDArray[np.uint8]:
     """The tiles of a picture as (tile, colour, row, column)."""
-    from PIL import Image  # noqa: PLC0415  # only this form decodes pictures
-
-    with Image.open(io.BytesIO(picture), formats=["WEBP"]) as opened:
-        pixels: NDArray[np.uint8] = np.asarray(opened.convert("RGB"))
-    height, width = (length // _SIDE for length in pixels.shape[:2])
-    tiles: NDArray[np.uint8] = pixels.reshape(height, _SIDE, width, _SIDE, 3).transpose(0, 2, 4, 1, 3)
+    values = pixels(picture, "WEBP")
+    height, width = (length // _SIDE for length in values.shape[:2])
+    tiles: NDArray[np.uint8] = values.reshape(height, _SIDE, width, _SIDE, 3).transpose(0, 2, 4, 1, 3)
     return tiles.reshape(height * width, 3, _SIDE, _SIDE)
 
 

@@ -40,7 +40,6 @@ import torch
 from torch import Tensor, nn
 
 from adadp import checks
-from adadp.app.zoo.catalogue import find
 from adadp.errors import InputError
 
 Shape = tuple[int, ...]
@@ -182,11 +181,6 @@ def build_model(name: str, *, input_shape: Shape, classes: int, seed: int) -> nn
             raise _unknown(f"There is no model {name!r}.")
         given = {"sizes": _sizes(name, sizes, _SIZES[kind])} if colon else {}
         return _NETWORKS[kind](name, shape, classes, **given)
-
-
-def default_model(data_name: str) -> str:
-    """The model the papers train on a data set of the catalogue."""
-    return find(data_name).default_model
 
 
 def small_transformer(

@@ -48,14 +48,15 @@ def comparison_page(results: Results) -> Page:
     cases, styles = results["cases"], charts.styles_of(results["cases"])
     done = [each for each in cases if each["mean"] is not None]
     unsafe = [each for each in cases if each["not_private"] is not None]
-    verdicts = [verdict for epsilon in _budgets(done) for verdict in _verdicts(results, epsilon)]
+    budgets = dict.fromkeys(each["epsilon"] for each in done if each["not_private"] is None)
+    verdicts = [verdict for epsilon in budgets for verdict in _verdicts(results, epsilon)]
     status, tone = _badge(results, len(unsafe))
     sections = [
         Section("Accuracy at equal budget", (*charts.by_epsilon(done, styles), _means(cases)), _equal(results)),
         *_tests(results),
         *_smallest(results),
         *_curves(done, styles),
-        Section("Privacy of the comparison itself", (*_unsafe(unsafe), _total(results))),
+        _privacy(results, unsafe),
         *_failed(results),
         Section("Run it again", _commands(results)),
     ]
@@ -83,21 +84,14 @@ def _badge(results: Results, unsafe: int) -> tuple[str, Tone]:
     return (f"ALL CASES PRIVATE, {len(weak)} WEAKLY", "warn") if weak else ("ALL CASES PRIVATE", "good")
 
 
-def _budgets(cases: Sequence[Case]) -> list[float | None]:
-    return list(dict.fromkeys(each["epsilon"] for each in cases if each["not_private"] is None))
-
-
-def _at(epsilon: float | None) -> str:
-    return "With the noise that was given" if epsilon is None else f"At epsilon {number(epsilon)}"
-
-
 def _verdicts(results: Results, epsilon: float | None) -> list[str]:
     """Who is ahead at ``epsilon``, as far as the paired tests go: a line for cases that were tested against others."""
     known = (each for each in results["cases"] if each["mean"] is not None)
     cases = [each for each in known if each["not_private"] is None and each["epsilon"] == epsilon]
     pairs = [pair for pair in results["pairs"] if pair["epsilon"] == epsilon]
     groups = _tested_together(cases, pairs)
-    where, alone = _at(epsilon), [group[0] for group in groups if len(group) == 1]
+    where = "With the noise that was given" if epsilon is None else f"At epsilon {number(epsilon)}"
+    alone = [group[0] for group in groups if len(group) == 1]
     lines = [f"{where}: {_verdict(group, pairs, alone=len(groups) == 1)}" for group in groups if len(group) > 1]
     if alone:
         reached = ", ".join(f"{each['name']} reaches {percent(each['mean'])}" for each in alone)
@@ -168,12 +162,8 @@ def _figures(results: Results) -> list[Figure]:
 
 
 def _equal(results: Results) -> str:
-    shared = [
-        f"delta = {small(results['delta'])}" if results["delta"] is not None else "",
-        f"{results['neighbours']} neighbours" if results["neighbours"] else "",
-        f"{results['sampling']} sampling" if results["sampling"] else "",
-    ]
-    kept = [each for each in shared if each]
+    kept = [] if results["delta"] is None else [f"delta = {small(results['delta'])}"]
+    kept += [f"{results[name]} {name}" for name in ("neighbours", "sampling") if results[name]]
     if not kept:
         return ""
     unsafe = any(case["not_private"] is not None for case in results["cases"])
@@ -191,16 +181,13 @@ def _curves(cases: Sequence[Case], styles: charts.Styles) -> list[Section]:
     return [Section("During the runs", tuple(drawn), "Means over the runs.")] if drawn else []
 
 
-def _unsafe(cases: Sequence[Case]) -> list[Part]:
-    if not cases:
-        return []
-    reasons = dict.fromkeys(f"{each['name']}: {each['not_private'] or 'no noise was added'}" for each in cases)
-    return [Words(tuple(reasons), "Not private", "bad", listed=True)]
-
-
-def _total(results: Results) -> Words:
+def _privacy(results: Results, unsafe: Sequence[Case]) -> Section:
     tone: Tone = "plain" if results["public"] else "warn"
-    return Words((results["total"]["text"],), "All runs looked at the same records", tone)
+    parts = [Words((results["total"]["text"],), "All runs looked at the same records", tone)]
+    if unsafe:
+        reasons = dict.fromkeys(f"{each['name']}: {each['not_private'] or 'no noise was added'}" for each in unsafe)
+        parts.insert(0, Words(tuple(reasons), "Not private", "bad", listed=True))
+    return Section("Privacy of the comparison itself", tuple(parts))
 
 
 def _means(cases: Sequence[Case]) -> Table:

@@ -47,21 +47,16 @@ def render(page: Page) -> str:
         f"default-src 'none'; script-src {_digest(library)} {_digest(script)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    figures = [_figure(each) for each in page.figures.figures]
     slots = {
+        **{name: escape(getattr(page, name)) for name in ("title", "kicker", "headline", "status", "made_with")},
         "policy": escape(policy),
-        "title": escape(page.title),
-        "kicker": escape(page.kicker),
-        "headline": escape(page.headline),
-        "status": escape(page.status),
         "tone": page.tone,
         "lead": _paragraphs(page.lead),
-        "figures": "\n".join(figures),
+        "figures": "\n".join(map(_figure, page.figures.figures)),
         "contents": "\n".join(
             f'<a href="#{_anchor(place)}">{escape(each.title)}</a>' for place, each in enumerate(page.sections)
         ),
         "sections": "\n".join(_section(place, each) for place, each in enumerate(page.sections)),
-        "made_with": escape(page.made_with),
         "style": asset("page.css"),
         "data": _json({"charts": [_chart_data(chart) for chart in page.charts()]}),
         "library": library,

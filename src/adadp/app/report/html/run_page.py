@@ -57,7 +57,7 @@ def run_page(folder: RunFolder) -> Page:
         *_mistakes(matrix, counts),
         *([] if certificate is None else _over_the_epochs(config, certificate)),
         settings(config, certificate),
-        _again(folder, certificate),
+        Section("Check it, run it again", (*_rerun(folder, certificate), *_checks(certificate))),
     ]
     return Page(
         title=f"{config.method} on {config.data}",
@@ -291,10 +291,6 @@ def settings(config: TrainConfig, certificate: Certificate | None) -> Section:
             Table(("Software", "Version"), versions, left=2),
         ]
     return Section("Settings", tuple(parts))
-
-
-def _again(folder: RunFolder, certificate: Certificate | None) -> Section:
-    return Section("Check it, run it again", (*_rerun(folder, certificate), *_checks(certificate)))
 
 
 def _rerun(folder: RunFolder, certificate: Certificate | None) -> tuple[Part, ...]:
