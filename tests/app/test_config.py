@@ -7,7 +7,6 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 from config_cases import GOOD, NOISY
 
-from adadp.accounting import ACCOUNTANTS
 from adadp.app import config as room
 from adadp.app.config import TrainConfig
 from adadp.certificate.digests import json_digest
@@ -111,7 +110,6 @@ LOOKS = "validation:s0=10,k=0.7"
         ({"weight_decay": -1}, "weight_decay must not be negative"),
         ({"sampling": "shuffle"}, "Unknown sampling 'shuffle'.*Did you mean reshuffle"),
         ({"neighbours": "add"}, "Unknown neighbours 'add'.*add-remove"),
-        ({"accountant": "prv"}, "Unknown accountant 'prv'.*pld"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"seed": 2**63}, "seed must be below"),
         ({"chunk_size": 0}, "chunk_size must be at least 1"),
@@ -157,7 +155,6 @@ def test_the_plain_configuration_is_accepted_and_frozen():
 
 
 def test_names_are_those_of_the_rooms_that_own_them():
-    assert set(room.ACCOUNTANTS) == set(ACCOUNTANTS)
     assert room.ARITHMETICS == ARITHMETICS
     assert set(room.NEIGHBOURS) == {relation.value for relation in Neighbours}
 

@@ -22,6 +22,7 @@ from resume_cases import (
     noted,
     place,  # noqa: F401
     run,
+    stopped,  # noqa: F401
 )
 from torch import nn
 

@@ -19,6 +19,7 @@ from resume_cases import (
     network,
     place,  # noqa: F401
     run,
+    stopped,  # noqa: F401
 )
 from torch import nn
 
