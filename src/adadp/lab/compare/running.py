@@ -225,7 +225,7 @@ class _Processes(ThreadPoolExecutor):
             return pool.submit(fn, *args).result()
         except BrokenProcessPool:
             del self._own.pool
-            context.made[0].join()
+            pool.shutdown()  # its own thread waits for the process: two that do may leave one without the exit code
             raise BrokenProcessPool(f"exit code {context.made[0].exitcode}") from None
 
     def __exit__(self, *error: Any) -> None:
