@@ -92,7 +92,9 @@ def functions(
     adadp study functions --out figures
     adadp study functions beale --clip-norm 8 --runs 1000
     """
-    from adadp.lab.studies import LANDSCAPES, Settings, deviations, landscape
+    from adadp.lab.studies.descent import Settings
+    from adadp.lab.studies.deviation import deviations
+    from adadp.lab.studies.functions import LANDSCAPES, landscape
 
     chosen = [landscape(name) for name in dict.fromkeys(names or LANDSCAPES)]
     if start is not None:

@@ -109,7 +109,6 @@ class CaseTimes:
         return {name: value / seconds[DPSGD] for name, value in seconds.items() if name in self.ms}
 
     def to_json(self) -> dict[str, object]:
-        """Numbers for files and programs."""
         case = self.case
         return {
             "title": case.title,
@@ -136,7 +135,6 @@ class TimeStudy:
         return tuple(name for name, text in self.methods.items() if parse_method(text).not_private)
 
     def to_json(self) -> dict[str, object]:
-        """Numbers for files and programs."""
         return {
             "rounds": self.rounds,
             "methods": self.methods,
