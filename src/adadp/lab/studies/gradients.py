@@ -204,8 +204,9 @@ def study_gradients(
         clip_norm=settings.clip_norm,
     )
     looks = []
-    with tempfile.TemporaryDirectory(prefix="adadp-") as place:
-        private = PrivateGradients(
+    with (
+        tempfile.TemporaryDirectory(prefix="adadp-") as place,
+        PrivateGradients(
             model,
             (values, labels),
             cross_entropy,
@@ -214,7 +215,8 @@ def study_gradients(
             method=settings.method,
             seed=settings.seed,
             allow_nonprivate=True,  # the data is public
-        )
+        ) as private,
+    ):
         optimizer = AdaptiveRate(model.parameters(), settings.rate)
         for step in range(1, last + 1):
             if step in settings.looks:
