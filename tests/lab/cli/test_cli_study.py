@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from adadp.app.cli import main
-from adadp.lab.studies import LANDSCAPES
+from adadp.lab.studies.functions import LANDSCAPES
 
 
 def adadp(line: str) -> Result:
@@ -158,7 +158,7 @@ class TestFunctions:
     def test_defaults_of_the_command_are_those_of_the_library(self):
         from dataclasses import asdict
 
-        from adadp.lab.studies import Settings
+        from adadp.lab.studies.descent import Settings
 
         found = answer("study functions sphere --runs 2")["settings"]
         assert found == asdict(Settings()) | {"runs": 2, "seed": 0}

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadp.errors import InputError
-from adadp.lab.studies import LANDSCAPES, Method, Settings, deviations, distance, landscape, walk, walk_without_noise
-from adadp.lab.studies import study_cosine as study
 from adadp.lab.studies.cosine import QUERY, SENSITIVITY, on_constraint, privacy_sum, sampled_similarity, similarity
-from adadp.lab.studies.deviation import PRINTED
+from adadp.lab.studies.cosine import study_cosine as study
+from adadp.lab.studies.descent import Method, Settings, distance, walk, walk_without_noise
+from adadp.lab.studies.deviation import PRINTED, deviations
+from adadp.lab.studies.functions import LANDSCAPES, landscape
 from adadp.randomness import SeededSource
 
 EVERY_FUNCTION = pytest.mark.parametrize("name", list(LANDSCAPES))

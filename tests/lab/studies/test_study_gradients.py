@@ -276,7 +276,7 @@ class TestCommand:
             ("--method dpsgd", "has no E' to look at"),
             ("--step 0", "step must be at least 1"),
             ("--data cancer --dim 60", "pca has dim=60, and a record has 9 values"),
-            ("--data cancer --dim 0 --batch-size 5000", "batch_size"),
+            ("--data cancer --dim 0 --batch-size 5000", "--batch-size must not exceed"),
         ],
     )
     def test_bad_input_is_refused(self, line, message):

@@ -50,11 +50,8 @@ class StrongComposition(Accountant):
     def _amplify(self, q: float, epsilon: float) -> float:
         return math.log1p(q * math.expm1(epsilon)) if epsilon < 700 else epsilon + math.log(q)
 
-    def _steps(self, counts: dict[Event, int]) -> list[tuple[float, float, float, int]]:
-        """(q, mu, pure epsilon, count) of every event; mu is 0 for a pure-DP one."""
-        return [(*self._step(event), count) for event, count in counts.items()]
-
     def _step(self, event: Event) -> tuple[float, float, float]:
+        """(q, mu, pure epsilon); mu is 0 for a pure-DP event."""
         if isinstance(event, Selection):
             return 1.0, 0.0, event.epsilon
         if isinstance(event, AdaptivelyChosen):
@@ -70,15 +67,12 @@ class StrongComposition(Accountant):
             q, multiplier = event.sampling_probability, gaussian_multiplier(event.event)
         elif isinstance(event, FixedSizeSampled):
             q, multiplier = event.sampling_fraction, gaussian_multiplier(event.event)
-            factor = (
-                2.0 if q < 1 else factor
-            )  # blanking out a record of a fixed-size batch moves another one's share too
+            if q < 1:  # blanking out a record of a fixed-size batch moves another one's share too
+                factor = 2.0
         if multiplier is None:
-            reason = (
-                "a zCDP cost is not an (epsilon, delta) pair"
-                if isinstance(event, ZcdpCost)
-                else "only Gaussian releases are turned into (epsilon, delta) pairs here"
-            )
+            reason = "only Gaussian releases are turned into (epsilon, delta) pairs here"
+            if isinstance(event, ZcdpCost):
+                reason = "a zCDP cost is not an (epsilon, delta) pair"
             raise UnsupportedEvent(f"{self.name} cannot account for {describe(event)}: {reason}.", fix="Use rdp.")
         return q, factor / multiplier, 0.0
 
@@ -104,7 +98,7 @@ class StrongComposition(Accountant):
         return math.sqrt(2 * math.log(1 / rest) * squares) + linear, basic
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
-        steps = self._steps(counts)
+        steps = [(*self._step(event), count) for event, count in counts.items()]
         weight = sum(count * q for q, mu, _, count in steps if mu > 0)
         if weight == 0:
             value = min(self._compose(steps, delta, -math.inf))
@@ -113,13 +107,10 @@ class StrongComposition(Accountant):
         shares = [math.exp(-0.25 * k) for k in range(280, 0, -1)] + [1 - 1e-3, 1 - 1e-12]
         log_each = math.log(delta) - math.log(weight)
 
-        def composed(share: float) -> float:
-            return self._compose(steps, delta, math.log(share) + log_each)[0]
+        def composed(way: int) -> Callable[[float], float]:
+            return lambda share: self._compose(steps, delta, math.log(share) + log_each)[way]
 
-        def added(share: float) -> float:
-            return self._compose(steps, delta, math.log(share) + log_each)[1]
-
-        value, share = min(_best_share(composed, shares), _best_share(added, shares))
+        value, share = min(_best_share(composed(0), shares), _best_share(composed(1), shares))
         return Bracket(value, value, self.note or f"delta_0 = {share * math.exp(log_each):.3g} a step")
 
     def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:

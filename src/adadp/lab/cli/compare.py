@@ -90,7 +90,8 @@ def compare(out: str | None, workers: str | None, most_epsilon: float | None, as
         click.echo("Interrupted before the first run. The same command begins again.", err=True)
         sys.exit(130)
     if as_json:
-        click.echo(json.dumps(_summary(results, out)))
+        cases = [{name: value for name, value in case.items() if name != "runs"} for case in results["cases"]]
+        click.echo(json.dumps({**results, "cases": cases, "out": out}))
     else:
         _show(results, Path(out))
     sys.exit(1 if results["failed"] else 0)
@@ -193,12 +194,6 @@ def _hands(workers: str | None) -> Iterator[dict[str, Any]]:
         ) from error
     with client:
         yield {"executor": client.get_executor(pure=False)}  # a run that is handed out again is not the same again
-
-
-def _summary(results: Mapping[str, Any], out: str) -> dict[str, Any]:
-    """The results without the runs."""
-    cases = [{name: value for name, value in case.items() if name != "runs"} for case in results["cases"]]
-    return {**results, "cases": cases, "out": out}
 
 
 @contextmanager

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from adadp.lab.reproduce import Store
 
 
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
 @section("Laboratory")
 @click.command()
 @click.argument("what", nargs=-1, metavar="[PAPER[/ITEM] | all]...")
@@ -27,17 +30,9 @@ if TYPE_CHECKING:
 @click.option("--again", is_flag=True, help="Measure also what has been measured.")
 @click.option("--page", "only_page", is_flag=True, help="Measure nothing: write the pages from what there is.")
 @click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("reproduced"),
-    show_default=True,
-    help="Folder for results, pages and pictures.",
+    "--out", type=_FOLDER, default="reproduced", show_default=True, help="Folder for results, pages and pictures."
 )
-@click.option(
-    "--experiments",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder with the experiments.  [default: those that come with AdaDP]",
-)
+@click.option("--experiments", type=_FOLDER, help="Folder with the experiments.  [default: those that come with AdaDP]")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of PyTorch.  [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def reproduce(
@@ -60,19 +55,11 @@ def reproduce(
     adadp reproduce xu-2020/table1 --quick
     adadp reproduce abadi-2016 --out reproduced
     """
-    from adadp.lab.reproduce import (
-        Store,
-        chosen_items,
-        experiments_folder,
-        measure,
-        papers,
-        write_inventory,
-        write_paper,
-    )
+    from adadp.lab import reproduce as lab
 
-    known = papers(experiments or experiments_folder())
-    items = chosen_items(known, what or ["all"])
-    stores = [Store(item, out, quick) for item in items]
+    known = lab.papers(experiments or lab.experiments_folder())
+    items = lab.chosen_items(known, what or ["all"])
+    stores = [lab.Store(item, out, quick) for item in items]
     if not what and not only_page:
         _show(stores, as_json)
         return
@@ -81,16 +68,12 @@ def reproduce(
             import torch
 
             torch.set_num_threads(threads)
+        wanted = None if seeds is None else range(seeds)
         for store in stores:
-            measure(
-                store,
-                seeds=None if seeds is None else range(seeds),
-                again=again,
-                tell=lambda line: click.echo(line, err=True),
-            )
-    pages = [write_paper(known[name], out, quick=quick) for name in dict.fromkeys(item.paper for item in items)]
+            lab.measure(store, seeds=wanted, again=again, tell=lambda line: click.echo(line, err=True))
+    pages = [lab.write_paper(known[name], out, quick=quick) for name in dict.fromkeys(item.paper for item in items)]
     if not quick:
-        pages.append(write_inventory(known, out))
+        pages.append(lab.write_inventory(known, out))
     _show(stores, as_json)
     if not as_json:
         click.echo(f"Pages: {', '.join(str(page) for page in pages)}")

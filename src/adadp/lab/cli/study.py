@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -26,27 +27,28 @@ def study() -> None:
 
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-_OUT = click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the numbers (JSON) and the figures (PNG).",
-)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_OUT = click.option("--out", type=_FOLDER, help="Folder for the numbers (JSON) and the figures (PNG).")
+
+
+_setting = functools.partial(click.option, show_default=True)
+"""An option whose default says what type it has."""
 
 
 def _study_options(command: _Command) -> _Command:
     """The options every study has that draws random numbers."""
-    seed = click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same numbers.")
+    seed = _setting("--seed", default=0, help="The same seed gives the same numbers.")
     return seed(_OUT(_JSON(command)))
 
 
 @study.command()
-@click.option("--sensitivity", nargs=2, type=float, default=(12, 6), show_default=True, help="s_1 s_2.")
-@click.option("--query", nargs=2, type=float, default=(10, 5), show_default=True, help="f_1 f_2.")
+@_setting("--sensitivity", nargs=2, type=float, default=(12, 6), help="s_1 s_2.")
+@_setting("--query", nargs=2, type=float, default=(10, 5), help="f_1 f_2.")
 @click.option(
     "--noise", nargs=2, type=float, multiple=True, help="sigma_1 sigma_2, repeatable. [default: the paper's three]"
 )
-@click.option("--sigma-star", type=float, default=1.0, show_default=True, help="sigma* of Lemma 1.")
-@click.option("--draws", type=int, default=200_000, show_default=True, help="Draws of the noise per choice.")
+@_setting("--sigma-star", default=1.0, help="sigma* of Lemma 1.")
+@_setting("--draws", default=200_000, help="Draws of the noise per choice.")
 @_study_options
 def cosine(noise: tuple[tuple[float, float], ...], out: Path | None, as_json: bool, **options: Any) -> None:
     """Which noise turns a query least? The worked example to Lemma 1 of Xu et al. 2020.
@@ -63,15 +65,13 @@ def cosine(noise: tuple[tuple[float, float], ...], out: Path | None, as_json: bo
 
 @study.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--runs", type=int, default=200, show_default=True, help="Draws of the noise per function.")
-@click.option("--steps", type=int, default=150, show_default=True, help="Length of a path.")
-@click.option(
-    "--noise-multiplier", type=float, default=1.0, show_default=True, help="sigma*; not printed in the paper."
-)
-@click.option("--clip-norm", type=float, default=4.0, show_default=True, help="C of the global clip; not printed.")
-@click.option("--rate", type=float, default=0.05, show_default=True, help="Rate of DP-SGD; not printed.")
-@click.option("--adaptive-rate", type=float, default=0.02, show_default=True, help="Rate of ADADP; not printed.")
-@click.option("--beta", type=float, default=1.5, show_default=True, help="Local clipping factor of ADADP.")
+@_setting("--runs", default=200, help="Draws of the noise per function.")
+@_setting("--steps", default=150, help="Length of a path.")
+@_setting("--noise-multiplier", default=1.0, help="sigma*; not printed in the paper.")
+@_setting("--clip-norm", default=4.0, help="C of the global clip; not printed.")
+@_setting("--rate", default=0.05, help="Rate of DP-SGD; not printed.")
+@_setting("--adaptive-rate", default=0.02, help="Rate of ADADP; not printed.")
+@_setting("--beta", default=1.5, help="Local clipping factor of ADADP.")
 @click.option("--start", nargs=2, type=float, help="Start of the paths instead of the function's own.")
 @_study_options
 def functions(
@@ -92,7 +92,9 @@ def functions(
     adadp study functions --out figures
     adadp study functions beale --clip-norm 8 --runs 1000
     """
-    from adadp.lab.studies import LANDSCAPES, Settings, deviations, landscape
+    from adadp.lab.studies.descent import Settings
+    from adadp.lab.studies.deviation import deviations
+    from adadp.lab.studies.functions import LANDSCAPES, landscape
 
     chosen = [landscape(name) for name in dict.fromkeys(names or LANDSCAPES)]
     if start is not None:
@@ -107,17 +109,15 @@ def functions(
 
 
 @study.command()
-@click.option("--data", default="mnist", show_default=True, help="A public data set; data of your own is refused.")
-@click.option(
-    "--step", "looks", type=int, multiple=True, default=(100, 1000), show_default=True, help="To look at, repeatable."
-)
-@click.option("--method", default="adadp-published", show_default=True, help="With options: another reading of it.")
-@click.option("--model", default="mlp:1000", show_default=True, help="Name of the network.")
-@click.option("--dim", type=int, default=60, show_default=True, help="Principal components it sees; 0: all values.")
-@click.option("--batch-size", type=int, default=600, show_default=True, help="Expected number of records in a step.")
-@click.option("--noise-multiplier", type=float, default=8.0, show_default=True, help="sigma*.")
-@click.option("--clip-norm", type=float, default=4.0, show_default=True, help="C, used while the gate is closed.")
-@click.option("--rate", type=float, default=0.002, show_default=True, help="Rate of the adaptive step.")
+@_setting("--data", default="mnist", help="A public data set; data of your own is refused.")
+@_setting("--step", "looks", type=int, multiple=True, default=(100, 1000), help="To look at, repeatable.")
+@_setting("--method", default="adadp-published", help="With options: another reading of it.")
+@_setting("--model", default="mlp:1000", help="Name of the network.")
+@_setting("--dim", default=60, help="Principal components it sees; 0: all values.")
+@_setting("--batch-size", default=600, help="Expected number of records in a step.")
+@_setting("--noise-multiplier", default=8.0, help="sigma*.")
+@_setting("--clip-norm", default=4.0, help="C, used while the gate is closed.")
+@_setting("--rate", default=0.002, help="Rate of the adaptive step.")
 @_study_options
 def gradients(method: str, out: Path | None, as_json: bool, **settings: Any) -> None:
     """Does E' foresee the gradient? Figures 4c and 4d of Xu et al. 2020, on public data.
@@ -140,8 +140,8 @@ def gradients(method: str, out: Path | None, as_json: bool, **settings: Any) -> 
 
 
 @study.command()
-@click.option("--q", type=float, default=0.01, show_default=True, help="Sampling rate.")
-@click.option("--noise-multiplier", type=float, default=4.0, show_default=True, help="Noise multiplier.")
+@_setting("--q", default=0.01, help="Sampling rate.")
+@_setting("--noise-multiplier", default=4.0, help="Noise multiplier.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Draw the divergences to this .png, .svg or .pdf.")
 @_JSON
 def renyi(q: float, noise_multiplier: float, out: str | None, as_json: bool) -> None:
@@ -198,19 +198,18 @@ def momentum(coefficients: tuple[float, ...], steps: int | None, as_json: bool) 
 
 
 @study.command()
-@click.option("--data", default="mnist", show_default=True, help="A public data set; data of your own is refused.")
-@click.option(
+@_setting("--data", default="mnist", help="A public data set; data of your own is refused.")
+@_setting(
     "--model",
     "models",
     multiple=True,
     default=("conv", "convex"),
-    show_default=True,
     help="Repeatable: conv, convex (the paper's), or the name of any network.",
 )
-@click.option("--epochs", type=int, default=10, show_default=True, help="Not printed in the paper.")
-@click.option("--lr", type=float, default=0.02, show_default=True, help="Rate of SGD.")
-@click.option("--q", type=float, default=0.01, show_default=True, help="Share of the records in a batch.")
-@click.option("--sample", type=int, default=2000, show_default=True, help="Records whose gradients are looked at.")
+@_setting("--epochs", default=10, help="Not printed in the paper.")
+@_setting("--lr", default=0.02, help="Rate of SGD.")
+@_setting("--q", default=0.01, help="Share of the records in a batch.")
+@_setting("--sample", default=2000, help="Records whose gradients are looked at.")
 @click.option("--raw", is_flag=True, default=False, help="Values as they are, not standardised.")
 @_study_options
 def norms(out: Path | None, as_json: bool, **settings: Any) -> None:
@@ -233,7 +232,7 @@ def norms(out: Path | None, as_json: bool, **settings: Any) -> None:
 
 
 @study.command("time")
-@click.option("--rounds", type=int, default=25, show_default=True, help="Of which the median counts.")
+@_setting("--rounds", default=25, help="Of which the median counts.")
 @click.option("--case", "cases", multiple=True, help="Repeatable: mnist, cifar10, mnist-1200.  [default: all]")
 @click.option(
     "--method", "methods", multiple=True, help="Repeatable: a short name of the table, or a method.  [default: all]"
@@ -276,21 +275,17 @@ def _tell(name: str, found: Any, out: Path | None, as_json: bool, numbers: dict[
     if out is not None:
         from adadp.lab.studies.plots import draw_study
 
-        _wrote(_write_json(out, f"{name}.json", numbers))
+        target = out / f"{name}.json"
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            target.write_text(json.dumps(numbers, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"Cannot write {target}: {error.strerror}.", fix="Choose a folder that can be written."
+            ) from error
+        _wrote(target)
         for path in draw_study(name, out, found):
             _wrote(path)
-
-
-def _write_json(folder: Path, name: str, numbers: object) -> Path:
-    target = folder / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(numbers, allow_nan=False, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"Cannot write {target}: {error.strerror}.", fix="Choose a folder that can be written."
-        ) from error
-    return target
 
 
 def _wrote(path: Path) -> None:

@@ -12,8 +12,11 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from adadp.lab.studies.keys import pair_text
+
 if TYPE_CHECKING:
-    from adadp.lab.studies import CosineStudy, Deviation
+    from adadp.lab.studies.cosine import CosineStudy
+    from adadp.lab.studies.deviation import Deviation
     from adadp.lab.studies.gradients import GradientStudy, Look
     from adadp.lab.studies.norms import NormStudy
     from adadp.lab.studies.renyi import RenyiStudy
@@ -37,18 +40,14 @@ def _table(*columns: str, left: int = 1, title: str | None = None) -> Table:
 def print_cosine(found: CosineStudy) -> None:
     """A row per choice of noise, and what the whole constraint offers."""
     console = _console()
-    title = f"mean cosine similarity of {_pair(found.query)} and itself with noise, {found.draws:,} draws"
-    columns = ("noise", "sampled", "+-", "exact", "printed", "sum", "sigma*", "allowed")
-    table = _table(*columns, title=title)
+    title = f"mean cosine similarity of {pair_text(found.query)} and itself with noise, {found.draws:,} draws"
+    table = _table("noise", "sampled", "+-", "exact", "printed", "sum", "sigma*", "allowed", title=title)
     for choice in found.choices:
         table.add_row(
-            _pair(choice.noise),
-            f"{choice.sampled:.4f}",
-            f"{choice.error:.4f}",
-            f"{choice.exact:.4f}",
-            "" if choice.printed is None else f"{choice.printed:.2f}",
-            f"{choice.privacy_sum:.4f}",
-            f"{choice.sigma_star:.4f}",
+            pair_text(choice.noise),
+            *(f"{value:.4f}" for value in (choice.sampled, choice.error, choice.exact)),
+            _printed(choice.printed, ".2f"),
+            *(f"{value:.4f}" for value in (choice.privacy_sum, choice.sigma_star)),
             "yes" if choice.allowed else "no",
         )
     console.print(table)
@@ -75,15 +74,13 @@ def print_renyi(found: RenyiStudy) -> None:
         table.add_row(str(order), *(f"{value:.4g}" for value in values))
     console.print(table)
     console.print(how_far(found))
-    if found.conjectured_to is not None and found.end_ratio is not None:
-        verdict = "the conjecture is false here" if found.end_ratio > 1 else "as conjectured"
-        console.print(
-            f"At order {found.conjectured_to:.4g} the divergence is {found.end_ratio:.4g} of that bound: {verdict}."
-        )
-    else:
-        console.print(
-            f"The paper conjectures nothing here: q is above 1/(16 sigma) = {1 / (16 * found.noise_multiplier):.4g}."
-        )
+    if found.conjectured_to is None or found.end_ratio is None:
+        most = 1 / (16 * found.noise_multiplier)
+        console.print(f"The paper conjectures nothing here: q is above 1/(16 sigma) = {most:.4g}.")
+        return
+    verdict = "the conjecture is false here" if found.end_ratio > 1 else "as conjectured"
+    where = f"At order {found.conjectured_to:.4g} the divergence is {found.end_ratio:.4g} of that bound"
+    console.print(f"{where}: {verdict}.")
 
 
 def how_far(found: RenyiStudy) -> str:
@@ -110,16 +107,15 @@ def print_functions(found: Sequence[Deviation]) -> None:
     table = _table("function", "method", "D", "+-", "spread", "printed", "end", "noisy", left=2)
     methods = len(type(found[0].method))
     for place, each in enumerate(found):
-        titles = (each.landscape.name, f"from {_pair(each.landscape.start)}", "")
+        titles = (each.landscape.name, f"from {pair_text(each.landscape.start)}", "")
         table.add_row(
             titles[place % methods],
             each.method.value,
             f"{each.mean:.3f}",
             f"{each.error:.3f}",
             f"{each.spread:.2f}",
-            "" if each.printed is None else f"{each.printed:.2f}",
-            f"{each.quiet_end:.2f}",
-            f"{each.noisy_end:.2f}",
+            _printed(each.printed, ".2f"),
+            *(f"{value:.2f}" for value in (each.quiet_end, each.noisy_end)),
             end_section=place % methods == methods - 1,
         )
     console.print(table)
@@ -157,17 +153,16 @@ def _agreement(look: Look) -> str:
     """The correlations of a step and the ratio, in a line."""
     within = ", ".join(f"{name} {_number(value)}" for name, value in look.correlations.items())
     gate = "" if look.gate_open else ", gate closed"
-    return (
-        f"step {look.step}: rank correlation {_number(look.correlation)} ({within}), ratio {_number(look.ratio)}{gate}"
-    )
+    overall = f"step {look.step}: rank correlation {_number(look.correlation)}"
+    return f"{overall} ({within}), ratio {_number(look.ratio)}{gate}"
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def _pair(pair: Sequence[float]) -> str:
-    return f"({pair[0]:g}, {pair[1]:g})"
+def _printed(value: float | None, digits: str) -> str:
+    return "" if value is None else format(value, digits)
 
 
 def print_norms(found: NormStudy) -> None:
@@ -175,8 +170,7 @@ def print_norms(found: NormStudy) -> None:
     from adadp.lab.studies.norms import HIGH
 
     console = _console()
-    columns = ("model", "epoch", "mean", "median", f"{HIGH:.0%} below", "of the mean", "loss")
-    table = _table(*columns)
+    table = _table("model", "epoch", "mean", "median", f"{HIGH:.0%} below", "of the mean", "loss")
     for each in found.models.values():
         for look in each.looks:
             figures = (look.mean, look.median, look.high, look.of_mean, look.loss)
@@ -210,14 +204,8 @@ def print_times(found: TimeStudy) -> None:
     for each in found.cases:
         table = _table("", "method", "ms", "x dpsgd", "printed", left=2, title=each.case.title)
         for name, text in found.methods.items():
-            printed = each.printed_over_dpsgd.get(name)
-            table.add_row(
-                name,
-                text,
-                f"{each.ms[name]:.2f}",
-                f"{each.over_dpsgd[name]:.2f}",
-                "" if printed is None else f"{printed:.2g}",
-            )
+            figures = [f"{value:.2f}" for value in (each.ms[name], each.over_dpsgd[name])]
+            table.add_row(name, text, *figures, _printed(each.printed_over_dpsgd.get(name), ".2g"))
         console.print(table)
     console.print(
         f"One thread, CPU time, median of {found.rounds} rounds, methods taking turns. printed: times DP-SGD's."

@@ -6,20 +6,16 @@ statistics.py  means, paired gains, smallest epsilons.     privacy.py    what al
 results.py     results.json and results.csv.               comparing.py  ``compare``: all of it in a folder.
 """
 
-from adadp.lab.compare.comparing import Ended, Progress, UnderWay, compare
-from adadp.lab.compare.measuring import Measured, measured_run
+from adadp.lab.compare.comparing import Ended, Progress, compare
 from adadp.lab.compare.spec import Case, Comparison, crossed, seeds_of, split_methods
 
 __all__ = [
     "Case",
     "Comparison",
     "Ended",
-    "Measured",
     "Progress",
-    "UnderWay",
     "compare",
     "crossed",
-    "measured_run",
     "seeds_of",
     "split_methods",
 ]

@@ -239,7 +239,8 @@ class _Work:
     def tell(self, running: Sequence[Running] = (), **more: Any) -> None:
         if self.watch is not None:
             done, runs = self._counts()
-            under_way = tuple(self._under_way(each) for each in running)
+            asked = [(each, *self._asked[each.job.folder]) for each in running]
+            under_way = tuple(UnderWay(case.name, case.epsilon, seed, at.step, at.steps) for at, case, seed in asked)
             self.watch(Progress(self.results, done, runs, under_way, seconds_left=self._left(running), **more))
 
     def _counts(self) -> tuple[int, int]:
@@ -265,10 +266,6 @@ class _Work:
         if is_public(self.board.planned):
             return str(failure)
         return f"{failure.kind}. {_UNSAID}{_KEEP}" if failure.tells else f"{failure} {_KEEP}"
-
-    def _under_way(self, running: Running) -> UnderWay:
-        case, seed = self._asked[running.job.folder]
-        return UnderWay(case.name, case.epsilon, seed, running.step, running.steps)
 
     def _left(self, running: Sequence[Running]) -> float | None:
         """By how long the runs of this call took so far; None before there is anything to go by."""

@@ -224,9 +224,7 @@ def _slugs(spec: Comparison) -> dict[str, str]:
                 fix="Leave one of them out.",
             )
         refined = bool(spec.refine) and asked != (None,)
-        found = (
-            _Names(slug, tuple(_label(slug, epsilon) for epsilon in epsilons), refined) for slug in _numbered(plain)
-        )
+        found = (_Names(slug, tuple(_label(slug, each) for each in epsilons), refined) for slug in _numbered(plain))
         known[case.name] = next(each for each in found if not any(each.meet(other) for other in known.values()))
     return {name: names.slug for name, names in known.items()}
 

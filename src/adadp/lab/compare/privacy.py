@@ -166,11 +166,8 @@ def _composed(spent: Sequence[Spent]) -> tuple[float | None, float | None, str]:
     if not chosen:
         return epsilon, delta, f"composed by {_ACCOUNTANT}"
     more, more_delta = _added(chosen)
-    return (
-        epsilon + more,
-        delta + more_delta,
-        f"composed by {_ACCOUNTANT}; budgets of noise chosen during the run added",
-    )
+    how = f"composed by {_ACCOUNTANT}; budgets of noise chosen during the run added"
+    return epsilon + more, delta + more_delta, how
 
 
 def _added(spent: Sequence[Spent]) -> tuple[float, float]:

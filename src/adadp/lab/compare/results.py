@@ -20,22 +20,10 @@ from adadp.lab.compare.statistics import holm, mean_of, paired_gain, smallest_ep
 
 FORMAT = 2
 JSON_NAME, CSV_NAME = "results.json", "results.csv"
-_RECORD = (
-    *("seed", "test_accuracy", "balanced_accuracy", "epsilon", "epsilon_if_unseeded", "claimed", "delta"),
-    *("neighbours", "sampling", "accountant", "noise_multiplier"),
-)
 _COLUMNS = (
-    "name",
-    "asked_epsilon",
-    "method",
-    "private",
-    "rehearsal",
-    *_RECORD,
-    "noise",
-    "steps",
-    "epochs",
-    "seconds",
-    "folder",
+    *("name", "asked_epsilon", "method", "private", "rehearsal"),
+    *("seed", "test_accuracy", "balanced_accuracy", "epsilon", "epsilon_if_unseeded", "claimed", "delta"),
+    *("neighbours", "sampling", "accountant", "noise_multiplier", "noise", "steps", "epochs", "seconds", "folder"),
 )
 
 Results = dict[str, Any]

@@ -25,15 +25,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent import futures
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -143,7 +136,7 @@ class _Work:
                     job = self.waiting.pop(0)
                     self.handed[self._submitted(job)] = job
                 tick([running for job in self.handed.values() if (running := self._running(job)) is not None])
-                wait(self.handed, timeout=_TICK, return_when=FIRST_COMPLETED)
+                futures.wait(self.handed, timeout=_TICK, return_when=futures.FIRST_COMPLETED)
                 for future in [each for each in self.handed if each.done()]:
                     job = self.handed.pop(future)
                     ended = self._ended(future, job)
@@ -225,7 +218,7 @@ class _Processes(ThreadPoolExecutor):
             return pool.submit(fn, *args).result()
         except BrokenProcessPool:
             del self._own.pool
-            context.made[0].join()
+            pool.shutdown()  # its own thread waits for the process: two that do may leave one without the exit code
             raise BrokenProcessPool(f"exit code {context.made[0].exitcode}") from None
 
     def __exit__(self, *error: Any) -> None:

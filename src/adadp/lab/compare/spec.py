@@ -126,9 +126,8 @@ class Comparison:
     def to_toml(self) -> str:
         """The comparison as TOML that ``from_toml`` reads back as an equal one."""
         content: dict[str, Any] = {"title": self.title, "seeds": list(self.seeds)}
-        content |= {"epsilons": list(self.epsilons)} if self.epsilons else {}
-        content |= {"marks": list(self.marks)} if self.marks else {}
-        content |= {"refine": self.refine} if self.refine else {}
+        optional = {"epsilons": list(self.epsilons), "marks": list(self.marks), "refine": self.refine}
+        content |= {name: value for name, value in optional.items() if value}
         cases = [{"name": case.name, "set": dict(case.settings)} for case in self.cases]
         return tomli_w.dumps(content | {"base": dict(self.base), "case": cases})
 

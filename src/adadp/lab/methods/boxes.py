@@ -29,7 +29,7 @@ class BoxQuery(Query):
 
     NOT PRIVATE by itself: whoever makes the box must say what it is made of.
 
-    Noise is the same in every coordinate of what ``settle`` returns, so these are x_i / sigma_i, of a record x in the
+    Noise is the same in every coordinate of what ``finalize`` returns, so these are x_i / sigma_i, of a record x in the
     box, to which noise of deviation sigma\\* is added: times sigma_i that is sigma\\* sigma_i. With the sum of
     s_i^2 / sigma_i^2 at most 1 a clamped gradient has at most the length 1 there (Lemma 1 of Xu et al. 2020). Where
     s_i = sigma_i = 0 there is no noise, and nothing but 0 comes out. Both may be multiplied by ``size``, and then so is

@@ -43,7 +43,7 @@ class ShapedBoxes(BoxQuery):
         self._squares, self._means = engine.zeros(), engine.zeros()
         self._steps = 0
         self._raw: Parts = {}
-        """What ``settle`` has seen of the batch, for ``learn``: never released, and all the same used."""
+        """What ``finalize`` has seen of the batch, for ``to_gradient``: never released, and all the same used."""
 
     @property
     def size(self) -> float:

@@ -117,7 +117,7 @@ class PublishedQuery(BoxQuery):
         self._moments = engine.zeros()
         """E'."""
         self._raw: Tensors = {}
-        """What ``settle`` has seen of the batch, for ``learn``: never released, and all the same used."""
+        """What ``finalize`` has seen of the batch, for ``to_gradient``: never released, and all the same used."""
         blocks = layers(engine.names) if settings.size == "layer" else (engine.names,)
         sizes = {block: math.sqrt(sum(self._moments[name].numel() for name in block)) for block in blocks}
         self._roots = {name: root for block, root in sizes.items() for name in block}

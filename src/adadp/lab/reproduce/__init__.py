@@ -6,24 +6,19 @@ judging.py    ours beside the printed figure; whether claims hold; the state of 
 pages.py      Markdown pages and the inventory;  pictures.py: the plots
 """
 
-from adadp.lab.reproduce.items import Item, Paper, chosen_items, experiments_folder, papers
-from adadp.lab.reproduce.judging import Findings, State, judged
+from adadp.lab.reproduce.items import chosen_items, experiments_folder, papers
+from adadp.lab.reproduce.judging import judged
 from adadp.lab.reproduce.measuring import measure
-from adadp.lab.reproduce.pages import state_text, write_inventory, write_paper
+from adadp.lab.reproduce.pages import write_inventory, write_paper
 from adadp.lab.reproduce.storing import Store
 
 __all__ = [
-    "Findings",
-    "Item",
-    "Paper",
-    "State",
     "Store",
     "chosen_items",
     "experiments_folder",
     "judged",
     "measure",
     "papers",
-    "state_text",
     "write_inventory",
     "write_paper",
 ]

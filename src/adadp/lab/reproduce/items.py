@@ -46,6 +46,8 @@ else:
 
 TRAIN, SMALLEST, COMMAND = "train", "smallest", "command"
 BARS, CURVES = "bars", "curves"
+_PLAIN = ("where", "kind", "seeds", "base", "picture", "log")
+"""Keys of a file that are fields of an :class:`Item` as they stand."""
 
 
 @dataclass(frozen=True)
@@ -122,18 +124,18 @@ class Item:
     paper: str
     name: str
     title: str
-    where: str
-    kind: str
-    seeds: int
-    cases: tuple[Case, ...]
-    base: Mapping[str, Any]
-    claims: tuple[Claim, ...]
-    drawings: tuple[Drawing, ...]
-    quick: Quick
-    marks: tuple[float, ...]
-    picture: str | None
-    log: bool
-    why: str
+    where: str = ""
+    kind: str = TRAIN
+    seeds: int = 1
+    cases: tuple[Case, ...] = ()
+    base: Mapping[str, Any] = field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    drawings: tuple[Drawing, ...] = ()
+    quick: Quick = field(default_factory=Quick)
+    marks: tuple[float, ...] = ()
+    picture: str | None = None
+    log: bool = False
+    why: str = ""
 
     @property
     def path(self) -> str:
@@ -240,42 +242,20 @@ def _paper(folder: Path) -> Paper:
 def item_of(paper: str, name: str, content: Mapping[str, Any]) -> Item:
     """The item that a file's ``content`` describes; everything in it is checked."""
     place = f"{paper}/{name}.toml"
-    known = {
-        "title",
-        "where",
-        "kind",
-        "seeds",
-        "why",
-        "base",
-        "case",
-        "claim",
-        "draw",
-        "quick",
-        "marks",
-        "picture",
-        "log",
-    }
+    known = {"title", *_PLAIN, "case", "claim", "draw", "quick", "marks", "why"}
     _refuse(place, set(content) - known, known)
-    kind = content.get("kind", TRAIN)
-    if kind not in (TRAIN, SMALLEST, COMMAND):
-        raise InputError(f"{place}: {kind!r} is no kind.", fix=f"Use {TRAIN}, {SMALLEST} or {COMMAND}.")
     quick = content.get("quick", {})
     _refuse(place, set(quick) - {"cases", "set"}, {"cases", "set"})
     item = Item(
-        paper=paper,
-        name=name,
-        title=content["title"],
-        where=content.get("where", ""),
-        kind=kind,
-        seeds=content.get("seeds", 1),
+        paper,
+        name,
+        content["title"],
+        **{key: content[key] for key in _PLAIN if key in content},
         cases=tuple(_case(place, each) for each in content.get("case", [])),
-        base=content.get("base", {}),
         claims=tuple(_made(Claim, place, each) for each in content.get("claim", [])),
         drawings=tuple(_made(Drawing, place, each) for each in content.get("draw", [])),
         quick=Quick(tuple(quick.get("cases", ())), quick.get("set", {})),
         marks=tuple(content.get("marks", ())),
-        picture=content.get("picture"),
-        log=content.get("log", False),
         why=content.get("why", "").strip(),
     )
     _check(place, item)
@@ -298,6 +278,8 @@ def _made(kind: type, place: str, content: Mapping[str, Any]) -> Any:
 
 
 def _check(place: str, item: Item) -> None:
+    if item.kind not in (TRAIN, SMALLEST, COMMAND):
+        raise InputError(f"{place}: {item.kind!r} is no kind.", fix=f"Use {TRAIN}, {SMALLEST} or {COMMAND}.")
     names = [case.name for case in item.cases]
     double = sorted({name for name in names if names.count(name) > 1})
     if double:
@@ -322,12 +304,8 @@ def _check(place: str, item: Item) -> None:
         for case in item.cases:
             if bool(case.epsilons) == bool(case.along):
                 raise InputError(f"{place}: {case.name} needs either epsilons or along.")
-            settings = {**item.base, **case.settings}
-            if (
-                case.along
-                and case.same_as is None
-                and not {"noise_multiplier", "batch_size", "delta", "evaluate_every"} <= settings.keys()
-            ):
+            needed = {"noise_multiplier", "batch_size", "delta", "evaluate_every"}
+            if _is_run_along(case) and not needed <= {**item.base, **case.settings}.keys():
                 raise InputError(
                     f"{place}: {case.name} is read off along a run: it needs noise_multiplier, "
                     "batch_size, delta and evaluate_every."
@@ -350,7 +328,7 @@ def _check(place: str, item: Item) -> None:
 
 
 def _is_run_along(case: Case) -> bool:
-    return case.along is not None and case.same_as is None
+    return bool(case.along) and case.same_as is None
 
 
 def _public_config(settings: dict[str, Any]) -> TrainConfig:

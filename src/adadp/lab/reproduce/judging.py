@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from adadp.accounting import accountant
@@ -103,7 +103,8 @@ def judged(store: Store) -> Findings:
         rows, whole = _answered(store), len(store.answers()) == len(item.cases)
     else:
         rows = _smallest(store) if item.kind == SMALLEST else _trained(store)
-        whole = _is_whole(store)
+        runs, seeds = store.runs(), 1 if store.quick else item.seeds
+        whole = all(len(runs.get(name, [])) >= seeds for name in item.runs(quick=store.quick))
     claims = tuple(judge(claim, item, store.runs()) for claim in item.claims) if item.kind == TRAIN else ()
     verdicts: list[Verdict] = [row.verdict for row in rows if row.verdict is not Verdict.NOTHING_PRINTED]
     verdicts += [each.verdict for each in claims if not each.claim.ours]
@@ -120,17 +121,10 @@ def judged(store: Store) -> Findings:
     return Findings(tuple(rows), claims, state, met, 0 if state is State.NOT_RUN else len(verdicts))
 
 
-def _is_whole(store: Store) -> bool:
-    runs, seeds = store.runs(), 1 if store.quick else store.item.seeds
-    return all(len(runs.get(name, [])) >= seeds for name in store.item.runs(quick=store.quick))
-
-
 def _answered(store: Store) -> list[Row]:
-    answers, rows = store.answers(), []
-    for case in store.item.cases:
-        if case.name in answers:
-            rows.append(_compared(case, answers[case.name], case.printed[0] if case.printed else None))
-    return rows
+    answers = store.answers()
+    cases = [case for case in store.item.cases if case.name in answers]
+    return [_compared(case, answers[case.name], case.printed[0] if case.printed else None) for case in cases]
 
 
 def _compared(case: Case, ours: float, printed: float | None) -> Row:
@@ -274,20 +268,12 @@ def _smallest(store: Store) -> list[Row]:
                 value = epsilon_along(item.runs(quick=store.quick)[name], runs, mark, case.along)
                 text = "not reached" if value is None else f"{value:.3g}"
             printed = case.printed[place] if case.printed else None
-            row = Row(case, text, private=bool(runs[0]["private"]), seeds=len(runs), mark=mark)
-            if printed is not None:
-                compared = None if value is None else _compared(case, value, printed)
-                row = Row(
-                    case,
-                    text,
-                    f"{printed:g}",
-                    "" if compared is None else compared.gap,
-                    Verdict.MISSED if compared is None else compared.verdict,
-                    private=row.private,
-                    seeds=row.seeds,
-                    mark=mark,
-                )
-            rows.append(row)
+            row = Row(case, text)
+            if printed is not None and value is None:
+                row = Row(case, text, f"{printed:g}", verdict=Verdict.MISSED)
+            elif value is not None:
+                row = replace(_compared(case, value, printed), ours=text)
+            rows.append(replace(row, private=bool(runs[0]["private"]), seeds=len(runs), mark=mark))
     return rows
 
 

@@ -6,7 +6,7 @@ so the pages can be compared with the results they were made from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from adadp.app.runs.atomic import write_atomic
@@ -114,21 +114,12 @@ def _table(item: Item, found: Findings) -> list[str]:
         return _smallest_table(item, found.rows)
     printed = any(row.printed for row in found.rows)
     paper = ("printed", "gap", "met") if printed else ()
-    if item.kind != TRAIN:
-        rows = [
-            (row.case.name, row.ours, *((row.printed, row.gap, row.verdict.value) if printed else ()))
-            for row in found.rows
-        ]
-        return table(("", "ours", *paper), rows)
-    gains = any(row.gain for row in found.rows)
-    head = ("", *(("printed",) if printed else ()), "test accuracy, %", *(("gap", "met") if printed else ()))
-    head += (*(("gain",) if gains else ()), "epochs", "epsilon", "seeds")
-    rows = []
-    for row in found.rows:
-        cells = [_marked(row), *([row.printed] if printed else []), row.ours]
-        cells += [row.gap, row.verdict.value] if printed else []
-        rows.append((*cells, *([row.gain] if gains else []), row.length, row.epsilon, str(row.seeds)))
-    return table(head, rows)
+    if item.kind == TRAIN:
+        gain = ("gain",) if any(row.gain for row in found.rows) else ()
+        head = ("", *paper[:1], "test accuracy, %", *paper[1:], *gain, "epochs", "epsilon", "seeds")
+    else:
+        head = ("", "ours", *paper)
+    return table(head, [[_CELLS[name](row) for name in head] for row in found.rows])
 
 
 def _smallest_table(item: Item, rows: Sequence[Row]) -> list[str]:
@@ -157,6 +148,21 @@ def _grids(store: Store) -> list[str]:
 
 def _marked(row: Row) -> str:
     return row.case.name if row.private else f"{row.case.name} (**not private**)"
+
+
+_CELLS: dict[str, Callable[[Row], str]] = {
+    "": _marked,
+    "ours": lambda row: row.ours,
+    "test accuracy, %": lambda row: row.ours,
+    "printed": lambda row: row.printed,
+    "gap": lambda row: row.gap,
+    "met": lambda row: row.verdict.value,
+    "gain": lambda row: row.gain,
+    "epochs": lambda row: row.length,
+    "epsilon": lambda row: row.epsilon,
+    "seeds": lambda row: str(row.seeds),
+}
+"""Head of a column -> what stands in it."""
 
 
 def _link(picture: Path, place: Path) -> str:

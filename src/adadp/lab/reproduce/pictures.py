@@ -62,9 +62,8 @@ def _points(runs: Sequence[Sequence[Run]]) -> tuple[list[float], list[list[float
     """Means in percent, and how far the least and the most are from them."""
     found = [[100 * float(run["test_accuracy"]) for run in each] for each in runs]
     means = [statistics.mean(each) for each in found]
-    down = [mean - min(each) for mean, each in zip(means, found, strict=True)]
-    up = [max(each) - mean for mean, each in zip(means, found, strict=True)]
-    return means, [down, up]
+    reach = [(mean - min(each), max(each) - mean) for mean, each in zip(means, found, strict=True)]
+    return means, [list(side) for side in zip(*reach, strict=True)]
 
 
 def _bars(axes: Axes, cases: Sequence[Case], runs: Sequence[Sequence[Run]]) -> None:
@@ -75,7 +74,7 @@ def _bars(axes: Axes, cases: Sequence[Case], runs: Sequence[Sequence[Run]]) -> N
         axes.errorbar([mean], [place], xerr=[[down], [up]], fmt="o", capsize=4, color="tab:blue", markerfacecolor=fill)
     given = [(100 * case.printed[0], place) for place, case in enumerate(cases) if case.printed]
     if given:
-        axes.plot([x for x, _ in given], [y for _, y in given], "x", color="tab:red", label="printed")
+        axes.plot(*zip(*given, strict=True), "x", color="tab:red", label="printed")
         axes.figure.legend(loc="outside upper right", frameon=False, fontsize=8)
     names = [_marked(case.name, each) for case, each in zip(cases, runs, strict=True)]
     axes.set_yticks(range(len(cases)), names, fontsize=8)
@@ -98,8 +97,7 @@ def _sweep(axes: Axes, item: Item, cases: Sequence[Case], runs: Sequence[Sequenc
     )
     if not safe:
         axes.set_ylabel("test accuracy, % (not private)")
-    axes.set_xlabel(item.picture or "")
-    axes.set_xscale("log" if item.log else "linear")
+    axes.set(xlabel=item.picture or "", xscale="log" if item.log else "linear")
     epochs = [statistics.mean(int(run["epochs"]) for run in each) for each in runs]
     if len(set(epochs)) > 1:
         length = axes.twinx()

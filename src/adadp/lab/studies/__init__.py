@@ -11,29 +11,5 @@
     keys.py       short names of what was measured
     plots.py      the figures; imported only by who draws, since matplotlib is slow to load
 
-What trains (gradients, norms, timing) is not imported here, since torch is slow to load.
-
 Nothing here is private or claims to be: where there are records, they are public.
 """
-
-from adadp.lab.studies.cosine import Choice, CosineStudy, Kept, study_cosine
-from adadp.lab.studies.descent import Method, Settings, distance, walk, walk_without_noise
-from adadp.lab.studies.deviation import Deviation, deviations
-from adadp.lab.studies.functions import LANDSCAPES, Landscape, landscape
-
-__all__ = [
-    "LANDSCAPES",
-    "Choice",
-    "CosineStudy",
-    "Deviation",
-    "Kept",
-    "Landscape",
-    "Method",
-    "Settings",
-    "deviations",
-    "distance",
-    "landscape",
-    "study_cosine",
-    "walk",
-    "walk_without_noise",
-]

@@ -37,7 +37,7 @@ class Landscape:
     start: Point
     minima: tuple[Point, ...]
     """Where the function is least, or what ``goal`` says instead."""
-    lowest: float
+    lowest: float = 0.0
     """Its value there."""
     goal: str = "minimum"
     """What kind of points ``minima`` are."""
@@ -59,75 +59,22 @@ def _beale_terms(x: Array, y: Array) -> tuple[Array, Array, Array]:
     return 1.5 - x + x * y, 2.25 - x + x * y**2, 2.625 - x + x * y**3
 
 
-def _beale(x: Array, y: Array) -> Array:
-    a, b, c = _beale_terms(x, y)
-    return a**2 + b**2 + c**2
+def _beale(power: int) -> Callable[[Array, Array], Array]:
+    def value(x: Array, y: Array) -> Array:
+        a, b, c = _beale_terms(x, y)
+        return a**2 + b**2 + c**power
+
+    return value
 
 
-def _beale_gradient(x: Array, y: Array) -> tuple[Array, Array]:
-    a, b, c = _beale_terms(x, y)
-    along_x = 2 * a * (y - 1) + 2 * b * (y**2 - 1) + 2 * c * (y**3 - 1)
-    return along_x, 2 * a * x + 4 * b * x * y + 6 * c * x * y**2
+def _beale_gradient(power: int) -> Callable[[Array, Array], tuple[Array, Array]]:
+    def gradient(x: Array, y: Array) -> tuple[Array, Array]:
+        a, b, c = _beale_terms(x, y)
+        slope = power * c ** (power - 1)
+        along_x = 2 * a * (y - 1) + 2 * b * (y**2 - 1) + slope * (y**3 - 1)
+        return along_x, 2 * a * x + 4 * b * x * y + 3 * slope * x * y**2
 
-
-def _beale_printed(x: Array, y: Array) -> Array:
-    a, b, c = _beale_terms(x, y)
-    return a**2 + b**2 + c**3
-
-
-def _beale_printed_gradient(x: Array, y: Array) -> tuple[Array, Array]:
-    a, b, c = _beale_terms(x, y)
-    along_x = 2 * a * (y - 1) + 2 * b * (y**2 - 1) + 3 * c**2 * (y**3 - 1)
-    return along_x, 2 * a * x + 4 * b * x * y + 9 * c**2 * x * y**2
-
-
-def _rosenbrock(x: Array, y: Array) -> Array:
-    return (1 - x) ** 2 + 100 * (y - x**2) ** 2
-
-
-def _rosenbrock_gradient(x: Array, y: Array) -> tuple[Array, Array]:
-    return -2 * (1 - x) - 400 * x * (y - x**2), 200 * (y - x**2)
-
-
-def _booth(x: Array, y: Array) -> Array:
-    return (x + 2 * y - 7) ** 2 + (2 * x + y - 5) ** 2
-
-
-def _booth_gradient(x: Array, y: Array) -> tuple[Array, Array]:
-    return 10 * x + 8 * y - 34, 8 * x + 10 * y - 38
-
-
-def _himmelblau(x: Array, y: Array) -> Array:
-    return (x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2
-
-
-def _himmelblau_gradient(x: Array, y: Array) -> tuple[Array, Array]:
-    a, b = x**2 + y - 11, x + y**2 - 7
-    return 4 * a * x + 2 * b, 2 * a + 4 * b * y
-
-
-def _camel(x: Array, y: Array) -> Array:
-    return 2 * x**2 - 1.05 * x**4 + x**6 / 6 + x * y + y**2
-
-
-def _camel_gradient(x: Array, y: Array) -> tuple[Array, Array]:
-    return 4 * x - 4.2 * x**3 + x**5 + y, x + 2 * y
-
-
-def _matyas(x: Array, y: Array) -> Array:
-    return 0.26 * (x**2 + y**2) - 0.48 * x * y
-
-
-def _matyas_gradient(x: Array, y: Array) -> tuple[Array, Array]:
-    return 0.52 * x - 0.48 * y, 0.52 * y - 0.48 * x
-
-
-def _sphere(x: Array, y: Array) -> Array:
-    return x**2 + y**2
-
-
-def _sphere_gradient(x: Array, y: Array) -> tuple[Array, Array]:
-    return 2 * x, 2 * y
+    return gradient
 
 
 def _ackley(x: Array, y: Array) -> Array:
@@ -161,43 +108,71 @@ def _goldstein_price_gradient(x: Array, y: Array) -> tuple[Array, Array]:
     return along_x, along_y
 
 
-def _styblinski_tang(x: Array, y: Array) -> Array:
-    return (x**4 - 16 * x**2 + 5 * x + y**4 - 16 * y**2 + 5 * y) / 2
-
-
-def _styblinski_tang_gradient(x: Array, y: Array) -> tuple[Array, Array]:
-    return 2 * x**3 - 16 * x + 2.5, 2 * y**3 - 16 * y + 2.5
-
-
 _HIMMELBLAU_MINIMA = (
     (3.0, 2.0),
     (-2.8051180869527, 3.1313125182506),
     (-3.7793102533778, -3.2831859912861),
     (3.5844283403305, -1.8481265269645),
 )
-_STYBLINSKI_TANG_LOW = -2.9035340277711
 
 LANDSCAPES: dict[str, Landscape] = {
     each.name: each
     for each in (
-        Landscape("beale", _beale, _beale_gradient, (1.0, 1.0), ((3.0, 0.5),), 0.0),
+        Landscape("beale", _beale(2), _beale_gradient(2), (1.0, 1.0), ((3.0, 0.5),)),
+        Landscape("beale-printed", _beale(3), _beale_gradient(3), (1.0, 1.0), ((3.0, 0.5),), goal="stationary point"),
         Landscape(
-            "beale-printed", _beale_printed, _beale_printed_gradient, (1.0, 1.0), ((3.0, 0.5),), 0.0, "stationary point"
+            "rosenbrock",
+            lambda x, y: (1 - x) ** 2 + 100 * (y - x**2) ** 2,
+            lambda x, y: (-2 * (1 - x) - 400 * x * (y - x**2), 200 * (y - x**2)),
+            (-1.2, 1.0),
+            ((1.0, 1.0),),
         ),
-        Landscape("rosenbrock", _rosenbrock, _rosenbrock_gradient, (-1.2, 1.0), ((1.0, 1.0),), 0.0),
-        Landscape("booth", _booth, _booth_gradient, (-2.0, 0.0), ((1.0, 3.0),), 0.0),
-        Landscape("himmelblau", _himmelblau, _himmelblau_gradient, (0.0, -1.0), _HIMMELBLAU_MINIMA, 0.0),
-        Landscape("three-hump-camel", _camel, _camel_gradient, (1.0, 2.0), ((0.0, 0.0),), 0.0),
-        Landscape("matyas", _matyas, _matyas_gradient, (3.0, 1.0), ((0.0, 0.0),), 0.0),
-        Landscape("sphere", _sphere, _sphere_gradient, (3.0, 1.0), ((0.0, 0.0),), 0.0),
-        Landscape("ackley", _ackley, _ackley_gradient, (2.5, 1.5), ((0.0, 0.0),), 0.0),
+        Landscape(
+            "booth",
+            lambda x, y: (x + 2 * y - 7) ** 2 + (2 * x + y - 5) ** 2,
+            lambda x, y: (10 * x + 8 * y - 34, 8 * x + 10 * y - 38),
+            (-2.0, 0.0),
+            ((1.0, 3.0),),
+        ),
+        Landscape(
+            "himmelblau",
+            lambda x, y: (x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2,
+            lambda x, y: (
+                4 * (x**2 + y - 11) * x + 2 * (x + y**2 - 7),
+                2 * (x**2 + y - 11) + 4 * (x + y**2 - 7) * y,
+            ),
+            (0.0, -1.0),
+            _HIMMELBLAU_MINIMA,
+        ),
+        Landscape(
+            "three-hump-camel",
+            lambda x, y: 2 * x**2 - 1.05 * x**4 + x**6 / 6 + x * y + y**2,
+            lambda x, y: (4 * x - 4.2 * x**3 + x**5 + y, x + 2 * y),
+            (1.0, 2.0),
+            ((0.0, 0.0),),
+        ),
+        Landscape(
+            "matyas",
+            lambda x, y: 0.26 * (x**2 + y**2) - 0.48 * x * y,
+            lambda x, y: (0.52 * x - 0.48 * y, 0.52 * y - 0.48 * x),
+            (3.0, 1.0),
+            ((0.0, 0.0),),
+        ),
+        Landscape(
+            "sphere",
+            lambda x, y: x**2 + y**2,
+            lambda x, y: (2 * x, 2 * y),
+            (3.0, 1.0),
+            ((0.0, 0.0),),
+        ),
+        Landscape("ackley", _ackley, _ackley_gradient, (2.5, 1.5), ((0.0, 0.0),)),
         Landscape("goldstein-price", _goldstein_price, _goldstein_price_gradient, (1.0, 0.5), ((0.0, -1.0),), 3.0),
         Landscape(
             "styblinski-tang",
-            _styblinski_tang,
-            _styblinski_tang_gradient,
+            lambda x, y: (x**4 - 16 * x**2 + 5 * x + y**4 - 16 * y**2 + 5 * y) / 2,
+            lambda x, y: (2 * x**3 - 16 * x + 2.5, 2 * y**3 - 16 * y + 2.5),
             (-1.0, 0.0),
-            ((_STYBLINSKI_TANG_LOW, _STYBLINSKI_TANG_LOW),),
+            ((-2.9035340277711, -2.9035340277711),),
             -78.3323314075428,
         ),
     )

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +47,6 @@ from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.lab.methods.published import AdadpPublished
 from adadp.lab.studies.functions import Array
-from adadp.ledger import Ledger, PlannedBudget
 from adadp.methods import Method
 from adadp.plan import Plan
 from adadp.step import PrivateGradients
@@ -91,9 +90,7 @@ class GradientSettings:
 
     def to_json(self) -> dict[str, object]:
         """The settings, the method as text."""
-        return {name: getattr(self, name) for name in (each.name for each in fields(self))} | {
-            "method": str(self.method)
-        }
+        return asdict(self) | {"method": str(self.method)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +165,6 @@ class GradientStudy:
         return len(self.looks[0].gradient)
 
     def to_json(self) -> dict[str, object]:
-        """Numbers for files and programs."""
         return {
             "settings": self.settings.to_json(),
             "coordinates": self.coordinates,
@@ -210,18 +206,17 @@ def study_gradients(
     looks = []
     with (
         tempfile.TemporaryDirectory(prefix="adadp-") as place,
-        Ledger.create(Path(place) / "ledger.jsonl", budget=PlannedBudget(plan.event())) as ledger,
-    ):
-        private = PrivateGradients(
+        PrivateGradients(
             model,
             (values, labels),
             cross_entropy,
             plan,
-            ledger,
+            Path(place) / "ledger.jsonl",
             method=settings.method,
             seed=settings.seed,
             allow_nonprivate=True,  # the data is public
-        )
+        ) as private,
+    ):
         optimizer = AdaptiveRate(model.parameters(), settings.rate)
         for step in range(1, last + 1):
             if step in settings.looks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from adadp.errors import InputError
 
@@ -28,3 +28,8 @@ def keyed(asked: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
                 fix="Ask for one at a time.",
             )
     return found
+
+
+def pair_text(pair: Sequence[float]) -> str:
+    """``pair`` as tables and figures show it."""
+    return f"({pair[0]:g}, {pair[1]:g})"

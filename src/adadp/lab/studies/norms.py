@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
@@ -91,8 +91,7 @@ class NormSettings:
         return max(1, round(1 / self.q))
 
     def to_json(self) -> dict[str, object]:
-        """The settings by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,6 @@ class NormStudy:
     models: dict[str, ModelNorms]
 
     def to_json(self) -> dict[str, object]:
-        """Numbers for files and programs."""
         return {
             "settings": self.settings.to_json(),
             "models": {name: each.to_json() for name, each in self.models.items()},

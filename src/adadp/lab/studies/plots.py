@@ -16,6 +16,7 @@ from adadp.lab.studies.descent import Method
 from adadp.lab.studies.deviation import Deviation
 from adadp.lab.studies.functions import Array
 from adadp.lab.studies.gradients import GradientStudy
+from adadp.lab.studies.keys import pair_text
 from adadp.lab.studies.norms import HIGH, NormStudy
 from adadp.lab.studies.timing import TimeStudy
 
@@ -26,6 +27,7 @@ LABELS = {
 }
 COLOURS = {Method.ADADP: "#0072b2", Method.ADAL: "#009e73", Method.DPSGD: "#d55e00"}
 _PRINTED: dict[str, Any] = {"marker": "D", "color": "black", "linestyle": "none", "markersize": 6, "zorder": 5}
+_BY_PAPER = "printed by Xu et al. 2020"
 _GRADIENT, _ESTIMATE = "#d55e00", "#0072b2"
 _BINS = 80
 _CONTOURS = 16
@@ -53,13 +55,9 @@ def plot_cosine(path: Path, study: CosineStudy) -> None:
             label=f"choices, {study.draws:,} draws (bars: 3 standard errors)",
             zorder=4,
         )
-        printed = [
-            (ratio, choice.printed)
-            for ratio, choice in zip(ratios, study.choices, strict=True)
-            if choice.printed is not None
-        ]
+        printed = [(x, each.printed) for x, each in zip(ratios, study.choices, strict=True) if each.printed is not None]
         if printed:
-            axes.plot(*zip(*printed, strict=True), **_PRINTED, label="printed by Xu et al. 2020")
+            axes.plot(*zip(*printed, strict=True), **_PRINTED, label=_BY_PAPER)
         for point, name in ((study.proportional, "in proportion"), (study.equal, "equal"), (study.best, "best")):
             axes.axvline(point.ratio, color="grey", linewidth=0.7, linestyle="--")
             axes.annotate(
@@ -71,12 +69,10 @@ def plot_cosine(path: Path, study: CosineStudy) -> None:
                 ha="right",
                 va="bottom",
             )
-        axes.set_xscale("log")
-        plain_numbers(axes.xaxis)
-        axes.set_xlabel("sigma_1 / sigma_2")
-        axes.set_ylabel("mean cosine similarity")
+        title = f"query {pair_text(study.query)}, sensitivities {pair_text(study.sensitivity)}"
+        axes.set(xscale="log", xlabel="sigma_1 / sigma_2", ylabel="mean cosine similarity", title=title)
         axes.set_ylim(0, 1.2 * axes.get_ylim()[1])
-        axes.set_title(f"query {_pair(study.query)}, sensitivities {_pair(study.sensitivity)}")
+        plain_numbers(axes.xaxis)
         axes.legend(loc="upper right")
 
 
@@ -109,9 +105,7 @@ def plot_paths(path: Path, found: Sequence[Deviation]) -> None:
                 label=landscape.goal,
             )
             axes.set_title(f"{LABELS[each.method]}\nD = {each.mean:.2f}, run to run {each.spread:.2f}", fontsize=9.5)
-            axes.set_xlabel("x")
-            axes.set_xlim(*window[0])
-            axes.set_ylim(*window[1])
+            axes.set(xlabel="x", xlim=window[0], ylim=window[1])
         panels[0][0].set_ylabel("y")
         figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
         figure.suptitle(
@@ -138,11 +132,9 @@ def plot_deviations(path: Path, found: Sequence[Deviation]) -> None:
             )
             printed = [(x, value) for x, each in zip(at, mine, strict=True) if (value := each.printed) is not None]
             if printed:
-                label = "printed by Xu et al. 2020" if method is Method.ADADP else None
-                axes.plot(*zip(*printed, strict=True), **_PRINTED, label=label)
+                axes.plot(*zip(*printed, strict=True), **_PRINTED, label=_BY_PAPER if method is Method.ADADP else None)
         axes.set_xticks(np.arange(len(names)), names, rotation=25, ha="right", fontsize=9)
-        axes.set_ylabel("distance to the path without noise")
-        axes.set_title("mean over runs, bars: 2 standard errors")
+        axes.set(ylabel="distance to the path without noise", title="mean over runs, bars: 2 standard errors")
         axes.grid(visible=False, axis="x")
         figure.legend(loc="outside lower center", ncols=2)
 
@@ -157,7 +149,7 @@ def plot_gradients(path: Path, study: GradientStudy) -> None:
         bins = np.geomspace(low, high, _BINS).tolist()
         for (above, below), look, (estimate, gradient) in zip(panels.T, looks, shown, strict=True):
             above.grid(visible=False)
-            above.set(xscale="log", yscale="log", ylim=(low, high), xlim=(low, high))
+            above.set(xscale="log", yscale="log", ylim=(low, high), xlim=(low, high), xlabel="sqrt(E')")
             if len(estimate):
                 extent = (np.log10(low), np.log10(high)) * 2
                 above.hexbin(
@@ -171,7 +163,6 @@ def plot_gradients(path: Path, study: GradientStudy) -> None:
                 label = f"{name}, 0 for {np.mean(values == 0):.0%}" if (values == 0).any() else name
                 below.hist(values, bins=bins, histtype="step", color=colour, label=label)
             below.legend(loc="upper left")
-            above.set_xlabel("sqrt(E')")
             below.set(xscale="log", xlim=(low, high), xlabel="|g|, sqrt(E')")
         panels[0][0].legend(loc="upper left")
         panels[0][0].set_ylabel("|g| of the mean of the coming batch")
@@ -201,9 +192,7 @@ def plot_noise(path: Path, study: GradientStudy) -> None:
                 axes.axvline(median, color=colour, linewidth=0.9, linestyle="--")
             axes.legend(loc="upper left")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.set_xlabel("sigma_i, the noise on the sum over a batch")
-        axes.set_ylabel("coordinates")
-        axes.set_title(_run(study))
+        axes.set(xlabel="sigma_i, the noise on the sum over a batch", ylabel="coordinates", title=_run(study))
 
 
 def plot_norms(path: Path, study: NormStudy) -> None:
@@ -221,9 +210,8 @@ def plot_norms(path: Path, study: NormStudy) -> None:
             for name, label, colour, style in lines:
                 norms = [getattr(look, name) for look in found.looks]
                 axes.plot(epochs, norms, color=colour, linestyle=style, label=label)
-            axes.set_title(f"{found.model}: mean norm {'falls' if found.falls else 'does not fall'}")
+            axes.set(xlabel="epoch", title=f"{found.model}: mean norm {'falls' if found.falls else 'does not fall'}")
             axes.set_ylim(bottom=0)
-            axes.set_xlabel("epoch")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         panels[0][0].set_ylabel("norm of the gradient")
         figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -236,29 +224,23 @@ def plot_times(path: Path, study: TimeStudy) -> None:
     names = list(study.methods)
     with drawing(path, figsize=(8.4, 0.55 * len(names) + 2.2)) as (figure, axes):
         width = 0.8 / len(study.cases)
-        marked = False
         for place, each in enumerate(study.cases):
             at = np.arange(len(names)) + (place - (len(study.cases) - 1) / 2) * width
             colour = list(COLOURS.values())[place % len(COLOURS)]
             axes.barh(at, list(each.over_dpsgd.values()), width, color=colour, label=each.case.title)
             printed = [(value, at[names.index(name)]) for name, value in each.printed_over_dpsgd.items()]
             if printed:
-                label = None if marked else "printed by Xu et al. 2020"
+                label = None if any(case.printed_over_dpsgd for case in study.cases[:place]) else _BY_PAPER
                 axes.plot(*zip(*printed, strict=True), **_PRINTED, label=label)
-                marked = True
-        axes.set_xscale("log")
+        axes.set(xscale="log", xlabel="time of a step over DP-SGD's")
         axes.set_xlim(left=0.5)
         axes.axvline(1, color="black", linewidth=0.9, linestyle="--")
         plain_numbers(axes.xaxis)
-        axes.set_yticks(np.arange(len(names)), [_with_warning(name, study) for name in names], fontsize=9)
+        shown = [f"{name} (not private)" if name in study.not_private else name for name in names]
+        axes.set_yticks(np.arange(len(names)), shown, fontsize=9)
         axes.invert_yaxis()
-        axes.set_xlabel("time of a step over DP-SGD's")
         axes.grid(visible=False, axis="y")
         figure.legend(loc="outside lower center", ncols=1)
-
-
-def _with_warning(name: str, study: TimeStudy) -> str:
-    return f"{name} (not private)" if name in study.not_private else name
 
 
 def _decades(values: Array) -> tuple[float, float]:
@@ -293,10 +275,6 @@ def _from_start(each: Deviation, path: Array) -> Array:
     """The coordinates of a path with its start."""
     coordinates: Array = np.concatenate([[each.landscape.start], path]).T
     return coordinates
-
-
-def _pair(pair: tuple[float, float]) -> str:
-    return f"({pair[0]:g}, {pair[1]:g})"
 
 
 _FIGURES: dict[str, dict[str, Callable[[Path, Any], None]]] = {

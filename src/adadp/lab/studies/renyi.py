@@ -48,7 +48,6 @@ class RenyiStudy:
     """The last whole order before the divergence first passes the bound."""
 
     def to_json(self) -> dict[str, object]:
-        """Everything, for files and programs."""
         return asdict(self)
 
 

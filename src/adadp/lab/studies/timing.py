@@ -109,16 +109,8 @@ class CaseTimes:
         return {name: value / seconds[DPSGD] for name, value in seconds.items() if name in self.ms}
 
     def to_json(self) -> dict[str, object]:
-        """Numbers for files and programs."""
-        case = self.case
-        return {
-            "title": case.title,
-            "model": case.model,
-            "records": case.records,
-            "batch_size": case.batch_size,
-            "ms": self.ms,
-            "over_dpsgd": self.over_dpsgd,
-        }
+        case = {name: getattr(self.case, name) for name in ("title", "model", "records", "batch_size")}
+        return case | {"ms": self.ms, "over_dpsgd": self.over_dpsgd}
 
 
 @dataclass(frozen=True)
@@ -136,7 +128,6 @@ class TimeStudy:
         return tuple(name for name, text in self.methods.items() if parse_method(text).not_private)
 
     def to_json(self) -> dict[str, object]:
-        """Numbers for files and programs."""
         return {
             "rounds": self.rounds,
             "methods": self.methods,
@@ -164,19 +155,16 @@ def study_time(
     told after each round the case, how many are done, and of how many.
     """
     rounds, seconds = checks.count("rounds", rounds), checks.positive("seconds", seconds)
-    chosen = [_case(name) for name in dict.fromkeys(cases)]
+    for name in cases:
+        if name not in CASES:
+            raise InputError(f"There is no case {name!r} to time.", fix=f"Choose one of: {', '.join(CASES)}.")
+    chosen = [CASES[name] for name in dict.fromkeys(cases)]
     texts = keyed((DPSGD, *methods), METHODS)
     for text in texts.values():
         parse_method(text)
     with one_thread():
         found = tuple(CaseTimes(case, _measured(case, texts, rounds, seconds, watch)) for case in chosen)
     return TimeStudy(rounds, texts, found)
-
-
-def _case(name: str) -> Case:
-    if name not in CASES:
-        raise InputError(f"There is no case {name!r} to time.", fix=f"Choose one of: {', '.join(CASES)}.")
-    return CASES[name]
 
 
 def _measured(
