@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test fuzz coverage lint check format benchmark results papers browser clean
+.PHONY: setup run test quick fuzz coverage lint check format benchmark results papers browser clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	rm -rf src/adadp.egg-info  # entry points of an older pyproject.toml would be found first
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(STAMP)
 
@@ -24,6 +25,10 @@ browser:
 
 test: setup browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+
+# What is quick: about a minute.
+quick: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m fast $(PYTEST_ARGS)
 
 # The same tests with examples drawn anew; what fails becomes an @example of its test.
 fuzz: setup

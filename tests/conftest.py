@@ -10,6 +10,13 @@ settings.register_profile("fuzz", deadline=None)
 settings.load_profile("adadp")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is neither slow, statistical nor for a browser is fast: ``make quick``."""
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in ("slow", "statistical", "browser")):
+            item.add_marker(pytest.mark.fast)
+
+
 @pytest.fixture
 def raw_records(monkeypatch) -> None:
     """Records reach the model as they are, for tests of what is made of gradients that are not finite."""

@@ -22,6 +22,9 @@ from adadp.errors import Interrupted
 from adadp.methods import GRADIENT, ClippedSum, DpSgd
 from adadp.testing import check_clip_rule, check_method
 
+pytestmark = pytest.mark.slow
+
+
 PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
 METHOD, CHECK, RULE = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 FLAGS = ["--data", "cancer", "--model", "cancer-mlp", "--epsilon", "4", "--delta", "1e-4", "--steps", "6"]

@@ -25,6 +25,9 @@ from adadp.app.train import fit, verify_run
 from adadp.errors import InputError, RunError
 from adadp.step import PrivateGradients
 
+pytestmark = pytest.mark.slow
+
+
 MARKS = ("clump", "size", "shape", "adhesion", "single", "nuclei", "chromatin", "nucleoli", "mitoses")
 SCHEMA = """
 [target]

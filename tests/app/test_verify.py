@@ -28,6 +28,9 @@ from adadp.certificate.make import model_metadata
 from adadp.certificate.verify import verify
 from adadp.clipping import Flat
 
+pytestmark = pytest.mark.slow
+
+
 DATA = zoo.load("cancer").train
 SETTINGS = {"epsilon": 2.0, "delta": 1e-4, "steps": 4, "batch_size": 56, "lr": 0.5}
 STRANGERS = """

@@ -24,7 +24,7 @@ from adadp.gradients import loop_gradients
 from adadp.ledger import PlannedBudget
 from adadp.noise import grid_of
 
-pytestmark = pytest.mark.usefixtures("raw_records")  # huge numbers are the point
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("raw_records")]  # huge numbers are the point
 
 
 def exact_ratio(one, other, number=0):

@@ -21,7 +21,7 @@ from adadp.errors import InputError, Interrupted
 from adadp.gradients import GradientEngine
 from adadp.ledger import PlannedBudget
 
-pytestmark = pytest.mark.usefixtures("raw_records")  # huge numbers are the point
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("raw_records")]  # huge numbers are the point
 
 
 def ratio(one, other, number=0):

@@ -21,6 +21,9 @@ from adadp.ledger import PlannedBudget, read_ledger
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
 
+pytestmark = pytest.mark.slow
+
+
 QUANTILE = "quantile:initial=0.5,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100"
 RULES = ["flat:0.5", "flat:100", "per-layer:0.3", "per-layer-joint:0.5", "automatic:0.5,gamma=0.01", QUANTILE]
 

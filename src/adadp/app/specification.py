@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
@@ -33,7 +34,8 @@ def specification(part: object) -> dict[str, Any]:
 def _plain(value: object) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(each) for each in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+    kept = value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value))
+    return value if kept else str(value)
 
 
 def _version(package: str) -> str | None:

@@ -38,6 +38,9 @@ from adadp.events import (
     flatten,
 )
 
+pytestmark = pytest.mark.slow
+
+
 RDP, MOMENTS = accountant("rdp"), accountant("moments")
 RUN = Repeated(PoissonSampled(0.01, GaussianRelease(1.5)), 1000)
 LAWS = [

@@ -16,6 +16,9 @@ from adadp.app.schedules import ExponentialDecay, PolynomialDecay
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import Event, GaussianRelease, Neighbours, PoissonSampled, Repeated, Selection, ZcdpCost
 
+pytestmark = pytest.mark.slow
+
+
 PLD, RDP, ZCDP = accountant("pld"), accountant("rdp"), accountant("zcdp")
 
 

@@ -13,6 +13,9 @@ import pytest
 from adadp.app.accounting.orders import conversion, largest_moment
 from adadp.app.accounting.zcdp import largest_rho, rho_to_epsilon, smallest_epsilon
 
+pytestmark = pytest.mark.slow
+
+
 BUDGETS = [(2.0, 1e-5), (0.1, 1e-6), (8.0, 1e-5), (1e-3, 1e-3), (1.5, 0.02), (30.0, 1e-5), (0.5, 1e-12)]
 
 

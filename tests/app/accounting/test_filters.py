@@ -30,6 +30,9 @@ from adadp.events import (
 )
 from adadp.ledger import Ledger, budget_like, read_ledger
 
+pytestmark = pytest.mark.slow
+
+
 STEP = PoissonSampled(0.01, GaussianRelease(2.0))
 ZERO = Neighbours.ZERO_OUT
 

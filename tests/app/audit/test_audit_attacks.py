@@ -16,6 +16,9 @@ from adadp.app.texts.methods import parse_method
 from adadp.errors import InputError
 from adadp.methods import DpSgd
 
+pytestmark = pytest.mark.slow
+
+
 NETWORK = {"records": 40, "batch_size": 20, "steps": 6}
 """Small enough for hundreds of runs."""
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from clip_texts import rule_of
 from scipy.stats import norm
 
 from adadp import Ledger, Plan, PrivateGradients
@@ -16,6 +17,9 @@ from adadp.events import flatten
 from adadp.ledger import PlannedBudget
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
+
+pytestmark = pytest.mark.slow
+
 
 QUANTILE = "quantile:initial=0.5,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100"
 
@@ -65,9 +69,9 @@ def test_every_run_is_what_a_new_step_would_do(tmp_path, method, optimizer):
 
 
 def test_a_clip_bound_that_is_learnt_starts_again_too():
-    twice = run_trials(Weights(), Subject(planned(clip_norm=QUANTILE)), 2)
+    twice = run_trials(Weights(), Subject(planned(clip_norm=rule_of(QUANTILE))), 2)
     assert not (twice.scores_with[0] == twice.scores_with[1]).any()
-    again = run_trials(Weights(), Subject(planned(clip_norm=QUANTILE)), 3)
+    again = run_trials(Weights(), Subject(planned(clip_norm=rule_of(QUANTILE))), 3)
     assert (again.scores_with[:2] == twice.scores_with).all()
 
 
@@ -80,7 +84,7 @@ def test_runs_differ_and_a_seed_repeats_them():
 
 
 def test_what_one_run_charges_is_the_plan():
-    plan = planned(clip_norm=QUANTILE)
+    plan = planned(clip_norm=rule_of(QUANTILE))
     assert flatten(run_trials(Dirac(), Subject(plan), 2).charged) == flatten(plan.event())
 
 

@@ -10,6 +10,9 @@ from click.testing import CliRunner
 from adadp.app.cli import main
 from adadp.app.cli.audit import audit
 
+pytestmark = pytest.mark.slow
+
+
 SMALL = "--trials 60 --records 40 --batch-size 20 --steps 6"
 
 

@@ -25,6 +25,9 @@ from adadp.accounting import rounded_up
 from adadp.app.report.html import comparison_page, page_of, render, write_report
 from adadp.app.report.html.page import Command
 
+pytestmark = pytest.mark.browser
+
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 2'>"

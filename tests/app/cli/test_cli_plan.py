@@ -14,6 +14,9 @@ from adadp.app.cli.plan import plan as command
 from adadp.app.cli.train import train
 from adadp.app.config import TrainConfig
 
+pytestmark = pytest.mark.slow
+
+
 FIGURES = (
     "plan --data mnist --features none --method dpsgd --batch-size 600 --rho .78125"
     " --sampling reshuffle --accountant zcdp"

@@ -10,6 +10,9 @@ from torch import nn
 
 from adadp.app.gradient_rules.attention import attention
 
+pytestmark = pytest.mark.slow
+
+
 BATCHES = st.sampled_from([1, 3, 4])
 few = settings(max_examples=12, deadline=None)
 

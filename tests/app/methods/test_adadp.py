@@ -24,7 +24,7 @@ from adadp.methods import DpSgd
 from adadp.noise import GaussianMechanism
 from adadp.randomness import SeededSource
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no closed form")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*no closed form")]
 
 
 # What is released -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from adadp.errors import BudgetExceeded, Interrupted
 from adadp.gradients import Capture
 from adadp.noise import GaussianMechanism
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no closed form")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*no closed form")]
 
 
 def test_half_precision_models_have_finite_scales(tmp_path):

@@ -28,6 +28,8 @@ from adadp.errors import InputError
 from adadp.ledger import Ledger
 from adadp.plan import Plan
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory, original) -> RunFolder:

@@ -23,6 +23,8 @@ from adadp.app.report.html.run_page import settings
 from adadp.app.runs import ClassCounts, RunFolder
 from adadp.errors import InputError, RunError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> RunFolder:

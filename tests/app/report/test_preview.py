@@ -26,6 +26,9 @@ from adadp.events import flatten
 from adadp.plan import Plan
 from adadp.schedules import Uniform
 
+pytestmark = pytest.mark.slow
+
+
 OPACUS_DECAY = 0.10536
 """A factor of .9 after every epoch."""
 

@@ -33,6 +33,8 @@ from adadp.app.runs import (
 from adadp.app.runs.atomic import clean, write_atomic
 from adadp.errors import InputError, RunError
 
+pytestmark = pytest.mark.slow
+
 
 def names_in(folder: RunFolder) -> set[str]:
     return {path.name for path in folder.path.iterdir()}

@@ -19,6 +19,9 @@ from adadp.app.train.averaging import WeightAverage
 from adadp.errors import InputError, Interrupted
 from adadp.noise import GaussianMechanism
 
+pytestmark = pytest.mark.slow
+
+
 TRAIN, TEST = zoo.load("cancer").train, zoo.load("cancer").test
 BASE = {"noise_multiplier": 2.0, "delta": 1e-4, "steps": 24, "batch_size": 56, "lr": 0.5, "seed": 3}
 QUICK = {"noise_multiplier": 0, "allow_nonprivate": True}
@@ -315,10 +318,10 @@ def test_from_a_configuration(tmp_path):
 @pytest.mark.parametrize(
     ("ema", "message"),
     [
-        (0, "ema must lie strictly between 0 and 1, got 0"),
-        (1.0, "ema must lie strictly between 0 and 1, got 1"),
-        (99, "ema must lie strictly between 0 and 1, got 99"),
-        (-0.5, "ema must not be negative"),
+        (0, "ema must be greater than 0, got 0"),
+        (1.0, "ema must be below 1, got 1"),
+        (99, "ema must be below 1, got 99"),
+        (-0.5, "ema must be greater than 0, got -0.5"),
         (float("nan"), "ema must be finite"),
         (True, "ema must be a number"),
     ],

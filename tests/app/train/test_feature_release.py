@@ -28,6 +28,9 @@ from adadp.noise import GaussianMechanism
 from adadp.plan import Plan
 from adadp.step import PrivateGradients
 
+pytestmark = pytest.mark.slow
+
+
 TRAIN, TEST = zoo.load("cancer").train, zoo.load("cancer").test
 PCA = "pca:dim=4,noise_multiplier=5"
 CHARGE = GaussianRelease(5.0, Neighbours.ADD_REMOVE)

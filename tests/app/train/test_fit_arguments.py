@@ -22,6 +22,9 @@ from adadp.errors import InputError
 from adadp.ledger import Ledger
 from adadp.schedules import Uniform
 
+pytestmark = pytest.mark.slow
+
+
 torch.manual_seed(0)
 X = 3 * torch.randn(200, 5)
 Y = (X[:, 0] > 0).long()

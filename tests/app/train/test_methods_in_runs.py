@@ -21,6 +21,9 @@ from adadp.app.train import verify_run
 from adadp.errors import InputError
 from adadp.ledger import read_ledger
 
+pytestmark = pytest.mark.slow
+
+
 SHORT = TrainConfig("cancer", noise_multiplier=2.0, delta=1e-4, steps=25, seed=0, threads=1)
 NOT_PRIVATE = ("adadp-published", "adadp-published:clip=batch", "adan", "dpopt:source=raw")
 

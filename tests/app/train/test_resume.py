@@ -32,6 +32,9 @@ from adadp.errors import InputError, Interrupted, LedgerError, RunError
 from adadp.ledger import read_ledger
 from adadp.step import PrivateGradients
 
+pytestmark = pytest.mark.slow
+
+
 QUANTILE = "quantile:initial=0.5,quantile=0.5,lr=0.2,count_noise=20,floor=0.01,ceiling=10"
 
 

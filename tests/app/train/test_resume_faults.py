@@ -37,6 +37,8 @@ from adadp.ledger import Ledger, PlannedBudget
 from adadp.plan import Plan
 from adadp.step import PrivateGradients
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def everything_is_loaded() -> None:

@@ -21,6 +21,9 @@ from adadp.app.runs import RunFolder
 from adadp.app.train import Evaluation, fit, tensorboard, verify_run
 from adadp.errors import InputError, Interrupted, RunError
 
+pytestmark = pytest.mark.slow
+
+
 accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
 CANCER = zoo.load("cancer")

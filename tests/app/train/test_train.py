@@ -22,6 +22,8 @@ from adadp.errors import InputError
 from adadp.ledger import read_ledger
 from adadp.schedules import Uniform
 
+pytestmark = pytest.mark.slow
+
 
 def same(left: nn.Module, right: nn.Module) -> bool:
     return all(map(torch.equal, values(left), values(right)))

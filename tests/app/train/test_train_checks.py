@@ -23,6 +23,8 @@ from adadp.app.train import fit, plan_of, train, verify_run
 from adadp.errors import AccountingError, InputError, Interrupted, RunError
 from adadp.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_learning_rate_of_abadi_et_al_2016_falls_over_ten_epochs_and_stays():
     rates = []

@@ -23,6 +23,8 @@ from adadp.app.zoo.idx import read_idx
 from adadp.app.zoo.sources import DataFile
 from adadp.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 
 def is_mnist(train, test):
     (images, labels), (test_images, test_labels) = train, test

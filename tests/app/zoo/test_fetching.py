@@ -30,6 +30,9 @@ from adadp.app.zoo.packages import NpmPackage
 from adadp.app.zoo.sources import Folder
 from adadp.errors import InputError
 
+pytestmark = pytest.mark.slow
+
+
 PACKAGE = NpmPackage("tiny", "1.0.0", "data")
 
 

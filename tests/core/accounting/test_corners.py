@@ -31,6 +31,9 @@ from adadp.events import (
     flatten,
 )
 
+pytestmark = pytest.mark.slow
+
+
 PLD = accountant("pld")
 
 

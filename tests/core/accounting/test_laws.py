@@ -37,6 +37,9 @@ from adadp.events import (
     to_json,
 )
 
+pytestmark = pytest.mark.slow
+
+
 ADD, REPLACE, ZERO = Neighbours.ADD_REMOVE, Neighbours.REPLACE_ONE, Neighbours.ZERO_OUT
 EVERY = pytest.mark.parametrize("each", ACCOUNTANTS.values(), ids=list(ACCOUNTANTS))
 PROVED = [each for each in ACCOUNTANTS.values() if each.status is Status.PROVED]

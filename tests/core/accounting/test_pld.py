@@ -34,6 +34,9 @@ from adadp.events import (
     ReshuffledEpoch,
 )
 
+pytestmark = pytest.mark.slow
+
+
 # --- Gaussian releases without sampling: Balle and Wang 2018, Theorem 8, at 50 digits ---
 
 

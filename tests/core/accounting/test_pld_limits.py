@@ -27,6 +27,9 @@ from adadp.events import (
     SelectionMechanism,
 )
 
+pytestmark = pytest.mark.slow
+
+
 NOISY = SelectionMechanism.NOISY_MAX
 
 

@@ -10,6 +10,9 @@ import torch
 from agreement import built, square
 from torch import nn
 
+pytestmark = pytest.mark.slow
+
+
 MEASURED = """
 import ctypes, gc, json, pathlib, warnings
 import torch

@@ -12,6 +12,8 @@ from torch import nn
 from adadp.errors import InputError, MixedRecords
 from adadp.gradients import GradientEngine
 
+pytestmark = pytest.mark.slow
+
 
 def sorted_by_length(m, x, n, mask):
     n, order = n.clamp(min=1).sort(descending=True)

@@ -15,6 +15,8 @@ from adadp.gradients import GradientEngine, loop_gradients
 from adadp.gradients.rule import square_norm
 from adadp.lab.methods.clamped import clamped_sums
 
+pytestmark = pytest.mark.slow
+
 
 def groups_of(engine):
     return [[name] for name in engine.names]

@@ -15,6 +15,9 @@ from adadp.errors import LedgerBusy, LedgerError
 from adadp.events import GaussianRelease
 from adadp.ledger import Ledger, read_ledger
 
+pytestmark = pytest.mark.slow
+
+
 # Charges in a loop, and "releases" after each charge by writing the name of the event into a pipe. New events turn up
 # all the time, so that kills also fall between a definition and its charge.
 CHARGER = """

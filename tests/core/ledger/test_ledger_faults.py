@@ -25,6 +25,8 @@ from adadp.events import (
 from adadp.ledger import Ledger, read_ledger
 from adadp.ledger.chain import Chain, canonical
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_lock_that_cannot_be_made_is_an_error(path):
     path.with_name(path.name + ".lock").mkdir()

@@ -21,6 +21,9 @@ from adadp.methods import DpSgd
 from adadp.methods.clipped import ClippedSum
 from adadp.noise import GaussianMechanism
 
+pytestmark = pytest.mark.slow
+
+
 RULES = ["flat:0.5", "per-layer:0.3", "per-layer-joint:0.5", "automatic:0.5,gamma=0.01"]
 QUANTILE = "quantile:initial=0.5,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100"
 METHODS = {"dpsgd": DpSgd(), "adadp": AdaDp(power=0.5, start=3)}

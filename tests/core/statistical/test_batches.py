@@ -14,6 +14,9 @@ from adadp.events import Neighbours
 from adadp.randomness import SecureSource, SeededSource
 from adadp.sampling import Batches, FixedSizeSampler, PoissonSampler, ReshuffledSampler
 
+pytestmark = pytest.mark.statistical
+
+
 RECORDS, STEPS, Q = 200, 4000, 0.1
 SOURCE = SeededSource(5)
 each_source = pytest.mark.parametrize("source", [SOURCE, SecureSource()], ids=["seeded", "secure"])

@@ -14,6 +14,9 @@ from adadp.noise import GaussianMechanism
 from adadp.noise.gaussian import grid_of
 from adadp.randomness import SecureSource, SeededSource
 
+pytestmark = pytest.mark.statistical
+
+
 STEPS, COORDINATES = 500, 200
 L2_BOUND, MULTIPLIER = 3.0, 1.5
 SUM = {"weight": torch.linspace(-5, 5, COORDINATES - 8).reshape(-1, 4), "bias": torch.linspace(-1, 1, 8)}

@@ -21,6 +21,9 @@ from adadp.lab.cli.compare import compare as command
 from adadp.lab.compare import Case, Comparison, Progress, compare
 from adadp.lab.compare.running import Job, run_jobs
 
+pytestmark = pytest.mark.slow
+
+
 BASE = {"data": "cancer", "delta": 1e-4, "model": "linear", "batch_size": 100, "threads": 1, "accountant": "zcdp"}
 SPEC = Comparison("Two", BASE | {"steps": 3, "epsilon": 2.0}, (Case("a", {"lr": 0.1}), Case("b", {"lr": 0.01})), (0, 1))
 

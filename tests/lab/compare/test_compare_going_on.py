@@ -17,6 +17,9 @@ from adadp.lab.compare.planning import plan_all
 from adadp.lab.compare.privacy import ahead, charged, total_of
 from adadp.ledger import read_ledger
 
+pytestmark = pytest.mark.slow
+
+
 BASE = {"data": "cancer", "delta": 1e-4, "batch_size": 100, "model": "linear", "threads": 1, "accountant": "zcdp"}
 TWO = Comparison(
     "Two rates", BASE | {"steps": 3, "epsilon": 2.0}, (Case("slow", {"lr": 0.01}), Case("fast", {"lr": 0.1})), (0,)

@@ -27,6 +27,9 @@ from adadp.lab.compare import Case, Comparison, Ended, Progress, compare, runnin
 from adadp.lab.compare.running import Job, run_jobs
 from adadp.ledger import read_ledger
 
+pytestmark = pytest.mark.slow
+
+
 BASE = {"data": "cancer", "delta": 1e-4, "model": "mlp:4", "batch_size": 100, "checkpoint_every": 5, "threads": 1}
 BASE |= {"accountant": "zcdp"}  # the quickest to calibrate
 CASES = (Case("dpsgd", {"method": "dpsgd"}), Case("adadp", {"method": "adadp:start=2"}))

@@ -33,6 +33,9 @@ from adadp.noise import choose_least
 from adadp.plan import Plan
 from adadp.randomness import SeededSource
 
+pytestmark = pytest.mark.slow
+
+
 DATA, TEST = load("cancer").train, load("cancer").test
 SETTINGS = {
     "delta": 1e-4,

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from adadp.lab.methods import clamped
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def without_compiler(request, monkeypatch):

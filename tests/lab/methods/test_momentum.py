@@ -28,6 +28,9 @@ from adadp.events import Composed, GaussianRelease, Neighbours, PoissonSampled
 from adadp.lab.methods.momentum import DpSgdMomentum, variance_factor
 from adadp.ledger import PlannedBudget, read_ledger
 
+pytestmark = pytest.mark.slow
+
+
 DATA = load("cancer").train
 SETTINGS = {"delta": 1e-4, "batch_size": 56, "clip_norm": 1.0, "lr": 0.2}
 

@@ -12,6 +12,9 @@ from adadp.errors import InputError
 from adadp.lab.reproduce import chosen_items, experiments_folder, papers
 from adadp.lab.reproduce.items import COMMAND, item_of
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).resolve().parents[3]
 PAPERS = papers(ROOT / "experiments")
 ITEMS = {item.path: item for paper in PAPERS.values() for item in paper.items}

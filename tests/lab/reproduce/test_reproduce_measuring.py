@@ -19,6 +19,9 @@ from adadp.lab.reproduce.measuring import found_at
 from adadp.lab.reproduce.pages import BEGIN, END, section, write_between_marks
 from adadp.lab.reproduce.pictures import _sweep, draw
 
+pytestmark = pytest.mark.slow
+
+
 TINY = """
 title = "A tiny figure"
 where = "section 1"

@@ -9,6 +9,8 @@ from click.testing import CliRunner
 
 from adadp.app.cli import main
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("item", "figures", "names"),

@@ -28,6 +28,9 @@ from adadp.methods import DpSgd
 from adadp.plan import Plan
 from adadp.step import PrivateGradients
 
+pytestmark = pytest.mark.slow
+
+
 SMALL = GradientSettings(data="cancer", looks=(2, 6), model="mlp:7", dim=0, batch_size=50)
 SMALL_SIZE = 9 * 7 + 7 + 7 * 2 + 2
 LINE = "study gradients --data cancer --model mlp:7 --dim 0 --batch-size 50"

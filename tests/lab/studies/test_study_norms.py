@@ -23,6 +23,9 @@ from adadp.lab.studies.keys import keyed
 from adadp.lab.studies.norms import ModelNorms, NormLook, NormSettings, _standardised, study_norms
 from adadp.lab.studies.plots import draw_study
 
+pytestmark = pytest.mark.slow
+
+
 RECORDS = len(zoo.load("cancer").train[1])
 SMALL = NormSettings(data="cancer", models=("mlp:7",), epochs=2, q=0.2, lr=0.05, raw=True)
 WHOLE = replace(SMALL, q=1.0, sample=RECORDS)

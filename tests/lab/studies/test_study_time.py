@@ -19,6 +19,9 @@ from adadp.errors import InputError
 from adadp.lab.studies.plots import draw_study
 from adadp.lab.studies.timing import CASES, METHODS, PRINTED, CaseTimes, TimeStudy, study_time
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).resolve().parents[3]
 LINE = "study time --case mnist --rounds 1"
 
