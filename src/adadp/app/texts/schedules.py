@@ -7,6 +7,7 @@ A text may leave one number open, which something else settles: ``s0`` a plain s
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from typing import Any
 
 from adadp import checks
@@ -77,6 +78,13 @@ def parse_schedule(text: str) -> Schedule:
 
 def parse_open(text: str) -> OpenSchedule:
     """The schedule written in ``text``, of which ``s0`` or ``k`` may be left out."""
+    if not isinstance(text, str):
+        _split(text)  # refuses it
+    return _open_schedule(text)
+
+
+@cache  # a configuration is checked, resolved and planned from one reading
+def _open_schedule(text: str) -> OpenSchedule:
     name, values = _split(text)
     kind = _kind(name, SHAPES)
     if kind is not Piecewise:
