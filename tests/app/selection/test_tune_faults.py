@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tune_search_cases import BASE, FINAL, LAW, SETTINGS, failed, finished, material, search, seeded  # noqa: F401
+from tune_search_cases import BASE, FINAL, LAW, SETTINGS, failed, finished, material, search, seeded, watched  # noqa: F401
 
 from adadp.app.accounting.repetitions import TruncatedNegativeBinomial
 from adadp.app.runs import RunFolder
