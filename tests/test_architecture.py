@@ -30,7 +30,7 @@ CORE: dict[str, set[str]] = {
     "schedules": {"errors", "checks"},
     "ledger": {"errors", "checks", "registry", "events"},
     "accounting": {"errors", "checks", "events", "registry"},
-    "certificate": {"errors", "checks", "events", "accounting", "ledger"},
+    "certificate": {"errors", "checks", "registry", "events", "accounting", "ledger"},
     "randomness": {"errors", "checks"},
     "sampling": {"errors", "checks", "events", "randomness"},
     "clipping": {"errors", "checks"},

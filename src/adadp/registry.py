@@ -16,6 +16,8 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -26,6 +28,18 @@ from adadp import checks
 from adadp.errors import InputError
 
 T = TypeVar("T")
+
+_INSTALLED_ONLY = ContextVar("installed only", default=False)
+
+
+@contextmanager
+def installed_only() -> Iterator[None]:
+    """Inside, parts are found by the names of installed packages alone: no text can make a module be imported."""
+    token = _INSTALLED_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _INSTALLED_ONLY.reset(token)
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -58,6 +72,12 @@ class Registry(Mapping[str, T], Generic[T]):
     def find(self, name: str) -> T:
         """The part called ``name``, or the one at the place ``name``."""
         module, at_place, attribute = name.rpartition(":")
+        if at_place and _INSTALLED_ONLY.get():
+            raise InputError(
+                f"The {self._kind} {name} is named by where it is defined.",
+                why="No code is run here that a folder names.",
+                fix="Install it as a package that offers it by an entry point (docs/extend.md).",
+            )
         if at_place:
             return self._loaded(name, lambda: getattr(_module(module), attribute))
         if name not in self:

@@ -244,3 +244,30 @@ def test_every_edit_of_a_line_of_the_ledger_is_found(original, tmp_path):
     for other in others:
         (run / "ledger.jsonl").write_bytes(b"".join(other))
         assert "ledger" in {check.name for check in verify(run) if not check.passed}
+
+
+@pytest.mark.parametrize("place", ["stranger.py:Low", "stranger.py: Low", "stranger:Élow", "stranger.py:Low:1"])
+@pytest.mark.parametrize("setting", ["accountant", "clip_rule", "features", "method"])
+def test_no_setting_of_a_folder_makes_verify_import_code(tmp_path, monkeypatch, setting, place):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    mark = tmp_path / "mark"
+    (tmp_path / "stranger.py").write_text(f"open({str(mark)!r}, 'w').close()", encoding="utf-8")
+    run = trained(tmp_path / "run")
+    config = run / "config.toml"
+    kept = [line for line in config.read_text(encoding="utf-8").splitlines() if not line.startswith(f"{setting} =")]
+    config.write_text("\n".join([*kept, f"{setting} = {json.dumps(place, ensure_ascii=False)}"]), encoding="utf-8")
+    assert not all(check.passed for check in adadp.verify(run))
+    assert not mark.exists()
+    assert "stranger" not in sys.modules
+
+
+def test_where_only_installed_parts_count_no_place_is_imported(tmp_path, monkeypatch):
+    from adadp.app.texts.clip_rules import parse_clip_rule
+    from adadp.errors import InputError
+    from adadp.registry import installed_only
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stranger.py").write_text("raise SystemExit", encoding="utf-8")
+    with installed_only(), pytest.raises(InputError, match=r"named by where it is defined.*entry point"):
+        parse_clip_rule("stranger.py:Low:1")

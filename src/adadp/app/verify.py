@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adadp.certificate.verify import Check, checked, verify
+from adadp.registry import installed_only
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,9 +52,10 @@ def verify_run(folder: str | os.PathLike[str] | RunFolder) -> list[Check]:
     if method not in METHODS:
         return [*checks, _not_checked(f"the method {method}, which is not installed here")]
     found = {check.name: check for check in checks}
-    for name, check in application_checks(path).items():
-        if name not in found or found[name].passed:
-            found[name] = checked(name, check)
+    with installed_only():  # also for parts that only search.json names
+        for name, check in application_checks(path).items():
+            if name not in found or found[name].passed:
+                found[name] = checked(name, check)
     return list(found.values())
 
 

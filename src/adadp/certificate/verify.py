@@ -51,6 +51,7 @@ from adadp.events import (
 )
 from adadp.ledger import FixedBudget, LedgerRecord, budget_like, read_ledger
 from adadp.ledger.reader import whole
+from adadp.registry import installed_only
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -101,7 +102,8 @@ def verify(folder: str | os.PathLike[str]) -> list[Check]:
     run = _Finished(path, certificate)
     names = ["configuration", "ledger", "model", "plan", "charges", "epsilon", "statements", "measurements"]
     names += ["search"] if (path / "search.json").exists() else []
-    return [checked(name, getattr(run, name)) for name in names]
+    with installed_only():
+        return [checked(name, getattr(run, name)) for name in names]
 
 
 def checked(name: str, check: Callable[[], str]) -> Check:
