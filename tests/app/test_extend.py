@@ -180,6 +180,18 @@ class Forgetful(ClippedSum):
         return {name: value / self.steps for name, value in super().to_gradient(released, deviation).items()}
 
 
+class KeepsTheSize(ClippedSum):
+    """Divides by how many records were drawn, which nobody has released."""
+
+    def contribution(self, capture):
+        self.drawn = int((~capture.padding).sum())
+        return super().contribution(capture)
+
+    def to_gradient(self, released, deviation):
+        found = super().to_gradient(released, deviation)
+        return {name: value / (1 + getattr(self, "drawn", 0)) for name, value in found.items()}
+
+
 class OnTheProcessor(ClippedSum):
     def to_gradient(self, released, deviation):
         found = super().to_gradient(released, deviation)
@@ -196,6 +208,7 @@ class NotEmpty(ClippedSum):
     ("query", "message"),
     [
         (TooLoose, "times the bound"),
+        (KeepsTheSize, "records that were not released"),
         (Forgetful, "does not hold all that changes"),
         (OnTheProcessor, "mixes devices"),
         (NotEmpty, "not 0 for an empty batch"),

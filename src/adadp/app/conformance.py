@@ -48,6 +48,7 @@ def check_method(method: Method) -> None:
     =================  ==============================================================================================
     bounds             on neighbouring data sets each release moves by no more than ``l2_bounds`` says, whatever the
                        last record is, for clip rules of one group and of several
+    post-processing    two such runs that release the same numbers end with the same parameters
     empty batches      a step without records releases the same parts
     state              ``tensors`` and ``restore`` are all that another process needs to go on, bit for bit
     resume             a run that was stopped and resumed ends where an uninterrupted one does, and verifies
@@ -158,10 +159,17 @@ class _Loop:
 def _check_bounds(method: Method, rule: ClipRule, case: str) -> None:
     plan, (values, labels) = _plan(method, rule), _data(case)
 
-    def runner(count: int) -> Any:
-        return lambda steps, mechanism: _Loop(method, plan, (values[:count], labels[:count]), mechanism).run(steps)
+    ended: list[PrivateGradients] = []
 
-    for found in neighbour_replay(runner(_RECORDS), runner(_RECORDS - 1), _STEPS):
+    def runner(count: int) -> Any:
+        few = (values[:count], labels[:count])
+        return lambda steps, mechanism: ended.append(_Loop(method, plan, few, mechanism).run(steps))
+
+    distances = neighbour_replay(runner(_RECORDS), runner(_RECORDS - 1), _STEPS)
+    if method.choice is None:  # a private choice may differ; all else follows from what both runs released
+        one, other = (private.model.parameters() for private in ended)
+        assert all(map(torch.equal, one, other)), f"{method} makes steps of records that were not released ({case})."
+    for found in distances:
         assert found.share <= 1, (
             f"With {rule}, one record ({case}) moves the release {found.purpose!r} of step {found.step} by "
             f"{found.share:.4g} times the bound that l2_bounds states."
