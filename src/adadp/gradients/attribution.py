@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
+from adadp.gradients.derived import Derived
 from adadp.gradients.inspection import Blueprint, check_losses, trained_parameters
 from adadp.gradients.layout import Layout
 from adadp.gradients.owners import Owners
@@ -37,7 +38,7 @@ class _Attributing(Recorder):
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], blueprint: Blueprint, owners: Owners, records: int
     ) -> None:
-        super().__init__(parameters, skip=blueprint.generic)
+        super().__init__(parameters, skip=blueprint.generic, derived=blueprint.derived)
         self._layouts = blueprint.layouts
         self._owners = owners
         self._records = records
@@ -46,6 +47,11 @@ class _Attributing(Recorder):
     def _answered(self, func: Callable[..., Any], given: tuple[Any, ...], output: Any) -> Any:
         self._owners.watch_answer(func, given, output)
         return output
+
+    def _derive(self, derived: Derived, output: Tensor) -> None:
+        super()._derive(derived, output)
+        if self._owners.known(output):
+            self.astray |= dict.fromkeys(derived.roots, self._owners.reason())
 
     def _kept(self, use: Use, output: Tensor) -> Tensor:
         layout, belongs = self._layouts.get(use.key), self._owners.belongs

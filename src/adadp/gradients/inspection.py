@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from adadp.errors import InputError
 from adadp.gradients.layout import Layout, find_layout
 from adadp.gradients.probe_records import Loss, ProbeRecords, same, undisturbed
 from adadp.gradients.readers import installed_rules
-from adadp.gradients.recorder import Key, Recorder, Use
+from adadp.gradients.recorder import Key, OtherUse, Recorder, Use
 from adadp.gradients.regions import Region, WholeLoss
 from adadp.gradients.rule import Pair
 
@@ -48,6 +48,8 @@ class Blueprint:
     """All parameters, record by record: for a batch that makes other calls than those that were followed."""
     calls_made: frozenset[int] = frozenset()
     """The sequences of calls for which every captured row is its record's."""
+    derived: Mapping[Key, frozenset[str]] = field(default_factory=dict)
+    """The calls that make one tensor for all records of trained parameters, with the names of these."""
     random: bool = False
     """Whether the model draws random numbers."""
     rounding: float = 0.0
@@ -79,8 +81,15 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def inspect(model: nn.Module, loss: Loss, *, probes: ProbeRecords, demoted: Mapping[str, str]) -> Blueprint:
     """The blueprint of ``model``; parameters in ``demoted`` (name to reason) are sent to the whole-loss region."""
     parameters = trained_parameters(model)
-    with probes.parameters(model):
-        (two, few_bytes), (three, bytes_held) = (_trace(model, loss, probes.batch(count), count) for count in (2, 3))
+    derived: dict[Key, frozenset[str]] = {}
+    found: dict[Key, frozenset[str]] | None = None
+    while found is None or found:  # what is made of a parameter may be made into something else
+        derived |= found or {}
+        with probes.parameters(model):
+            (two, few_bytes), (three, bytes_held) = (
+                _trace(model, loss, probes.batch(count), count, derived) for count in (2, 3)
+            )
+        found = _shared(two, three)
     layouts = _use_layouts(two.uses, three.uses)
     generic: defaultdict[str, list[str]] = defaultdict(list)  # name -> what used it
     for other in three.others:
@@ -98,7 +107,16 @@ def inspect(model: nn.Module, loss: Loss, *, probes: ProbeRecords, demoted: Mapp
     # Activations and their gradients, and as much again for what comes and goes; torch.func needs several copies.
     size = 2 * max(1, bytes_held - few_bytes) + _NUMBER * (instances + 4 * by_function)
     scale_shapes = _scale_shapes(three.uses, generic, parameters)
-    return Blueprint(layouts, regions, size, scale_shapes, replace(_whole(model, loss, parameters), vectorised=False))
+    alone = replace(_whole(model, loss, parameters), vectorised=False)
+    return Blueprint(layouts, regions, size, scale_shapes, alone, derived=derived)
+
+
+def _shared(two: Recorder, three: Recorder) -> dict[Key, frozenset[str]]:
+    """Calls that give back one tensor for all records: it has the same shape for two of them and for three."""
+    few, more = (list[Use | OtherUse]([*trace.others, *trace.uses]) for trace in (two, three))
+    shapes = {call.key: call.output_shape for call in few}
+    shared = [call for call in more if call.output_shape is not None and call.output_shape == shapes.get(call.key)]
+    return {call.key: frozenset().union(*(each.names for each in shared if each.key == call.key)) for call in shared}
 
 
 def _whole(model: nn.Module, loss: Loss, names: Iterable[str]) -> WholeLoss:
@@ -146,9 +164,11 @@ def _instance_size(use: Use, layout: UseLayout, parameters: Mapping[str, nn.Para
     return sum(target.of(parameters[target.name]).numel() for target in use.targets.values())
 
 
-def _trace(model: nn.Module, loss: Loss, batch: Sequence[Any], records: int) -> tuple[Recorder, int]:
+def _trace(
+    model: nn.Module, loss: Loss, batch: Sequence[Any], records: int, derived: Container[Key]
+) -> tuple[Recorder, int]:
     """What one forward pass on probe records showed, and the bytes autograd keeps of it for the backward pass."""
-    recorder = Recorder(trained_parameters(model))
+    recorder = Recorder(trained_parameters(model), derived=derived)
     saved: dict[int, int] = {}  # bytes by storage
 
     def pack(value: Tensor) -> Tensor:
@@ -220,6 +240,7 @@ def _use_layouts(two: Sequence[Use], three: Sequence[Use]) -> dict[Key, UseLayou
 
 def _usable(use: Use, given: Layout | None, output: Layout) -> bool:
     if use.batch_first_only:
-        return output == Layout(0) and given in (None, Layout(0))
+        several = output.dim == 0 and use.rule.several_per_record
+        return (several or output == Layout(0)) and given in (None, output)
     last = len(use.output_shape) - 1
     return output.dim < max(1, last) and (given is None or given.per_record == output.per_record)

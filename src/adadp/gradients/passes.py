@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adadp.errors import InputError
 from adadp.gradients.capture import Capture, Piece, accumulation_dtype, full_precision, given
+from adadp.gradients.derived import Target
 from adadp.gradients.inspection import Blueprint, check_losses
 from adadp.gradients.probe_records import Loss, check_leading
-from adadp.gradients.recorder import Recorder, Target, Use
+from adadp.gradients.recorder import Recorder, Use
 from adadp.gradients.regions import UnseenPath, WholeLoss, autocast_dtype
 from adadp.gradients.rule import Pair, Rule
 
@@ -33,7 +33,7 @@ def run_batch(
         return Capture(parameters, [], 0)
     if (whole := blueprint.all_alone) is not None:
         return run_alone(parameters, batch, whole)
-    recorder = Recorder(parameters, skip=blueprint.generic)
+    recorder = Recorder(parameters, skip=blueprint.generic, derived=blueprint.derived)
     with contextlib.ExitStack() as watched:
         watches = [watched.enter_context(region.watch()) for region in blueprint.regions]
         with torch.enable_grad(), recorder:
@@ -95,18 +95,11 @@ def _pieces(uses: Sequence[Use], grads: Sequence[Tensor | None], blueprint: Blue
             if slot not in alone:
                 shared[use.targets[slot]].append((use.rule, pair.only((slot,))))
     for target, several in shared.items():
-        slots = {slot for _, pair in several for slot in pair.slots}
-        if len(slots) > 1:
-            raise InputError(
-                f"{target.name} is used as a weight in one place and as a bias in another.",
-                fix="Give the two places parameters of their own.",
-            )
-        pieces.append(Piece(_joined(several), {slots.pop(): target}))
+        pieces.append(Piece(_joined(several), {several[0][1].slots[0]: target}))
     return pieces
 
 
 def _joined(uses: list[tuple[Rule, Pair]]) -> tuple[tuple[Rule, Pair], ...]:
-    """Several uses of one parameter as one, where their rule knows how."""
-    rule = uses[0][0]
-    pair = rule.joined([pair for _, pair in uses]) if all(other == rule for other, _ in uses) else None
-    return tuple(uses) if pair is None else ((rule, pair),)
+    """Several uses of one parameter as one, where a rule of theirs knows how."""
+    found = next((joined for rule, _ in uses if (joined := rule.joined(uses)) is not None), None)
+    return tuple(uses) if found is None else (found,)

@@ -28,12 +28,14 @@ from adadp.errors import InputError
 from adadp.gradients.attribution import attribute
 from adadp.gradients.capture import Capture, accumulation_dtype
 from adadp.gradients.inspection import Blueprint, inspect, trained_parameters
-from adadp.gradients.oracle import loop_gradients, loop_losses
+from adadp.gradients.model_checks import explain_single_value
+from adadp.gradients.oracle import loop_gradients, loop_losses, picked
 from adadp.gradients.owners import Owners
 from adadp.gradients.passes import run_batch
 from adadp.gradients.probe_records import Loss, ProbeRecords, random_states, undisturbed
 from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import RefusedByVmap, UnseenPath, WholeLoss
+from adadp.gradients.spotcheck import moved_by_rounding
 
 RECORDS = 3
 _COUNTS = (2, 3, 11)
@@ -60,10 +62,11 @@ def proved_blueprint(model: nn.Module, loss: Loss, probes: ProbeRecords) -> Blue
             if not set(astray) <= set(demoted):
                 demoted |= astray
                 continue
-            blueprint, wrong = proof.examined(blueprint)
+            (blueprint, wrong), reason = proof.examined(blueprint), "a use that cannot be attributed to records"
         except InputError:
             raise
         except (RuntimeError, ValueError, IndexError, ArithmeticError) as error:
+            explain_single_value(error)
             raise InputError(
                 f"The gradients of the model cannot be computed{proof.blamed()}: {error}",
                 why="Before it sees a real record the model is run forward and back on public ones, and one record at "
@@ -71,13 +74,16 @@ def proved_blueprint(model: nn.Module, loss: Loss, probes: ProbeRecords) -> Blue
                 fix="Check that torch.autograd.grad works for it, for a batch of one record too; checkpoints need "
                 "use_reentrant=False.",
             ) from error
+        if not wrong and proof.random and proof.whole(blueprint) and blueprint.all_alone is None:
+            # The whole loss would draw other random numbers for some of the parameters than for the others.
+            wrong, reason = set(trained_parameters(model)), "random numbers that all parameters must share"
         if not wrong:
             for note in blueprint.notes:
                 warnings.warn(note, stacklevel=3)
             return replace(blueprint, random=proof.random, rounding=proof.rounding)
         if wrong <= set(demoted):
             raise proof.mixing(f"The gradient of {', '.join(sorted(wrong))} for one record changes")
-        demoted |= dict.fromkeys(sorted(wrong - set(demoted)), "a use that cannot be attributed to records")
+        demoted |= dict.fromkeys(sorted(wrong - set(demoted)), reason)
 
 
 class _Proof:
@@ -146,9 +152,11 @@ class _Proof:
                 return blueprint, set(self._parameters)
             except RuntimeError:
                 inner = [region for region in blueprint.regions if not isinstance(region, WholeLoss)]
-                if not inner:
+                names = {name for region in inner for name in region.parameters.values()}
+                names = names.union(*blueprint.derived.values()) - self.whole(blueprint)
+                if not names:
                     raise
-                return blueprint, {name for region in inner for name in region.parameters.values()}
+                return blueprint, names
 
     def disagreements(self, blueprint: Blueprint) -> set[str]:
         """Trained parameters whose gradients for public records are not those of plain autograd."""
@@ -248,10 +256,13 @@ class _Proof:
         capture.square_norms(self._groups)
         got = capture.weighted_sums(torch.ones(RECORDS, len(self._groups)), self._groups)
         wrong = self._unequal([got], [total], rounding=rounding)
-        if random:
-            whole = [region for region in blueprint.regions if isinstance(region, WholeLoss)]
-            wrong -= {name for region in whole for name in region.parameters.values()}
-        return wrong
+        return wrong - self.whole(blueprint) if random else wrong
+
+    @staticmethod
+    def whole(blueprint: Blueprint) -> set[str]:
+        """The parameters whose gradients are computed by running the whole loss again."""
+        whole = [region for region in blueprint.regions if isinstance(region, WholeLoss)]
+        return {name for region in whole for name in region.parameters.values()}
 
     def _wrong_parts(self, blueprint: Blueprint, batch: Sequence[Any], rounding: float) -> set[str]:
         """Parameters whose gradient, or its norm, is not plain autograd's for some record alone."""
@@ -262,7 +273,33 @@ class _Proof:
         sizes = torch.tensor([[float(row[name].double().norm()) for name in self._parameters] for row in expected])
         slack = rounding * 1e-3 * float(sizes.max())
         off = ((norms.cpu() - sizes).abs() > rounding * sizes + slack).any(0)
-        return wrong | {name for name, each in zip(self._parameters, off.tolist(), strict=True) if each}
+        wrong |= {name for name, each in zip(self._parameters, off.tolist(), strict=True) if each}
+        return wrong and wrong - self._jumping(capture, batch, expected, rounding)
+
+    def _jumping(
+        self, capture: Capture, batch: Sequence[Any], expected: Sequence[Mapping[str, Tensor]], rounding: float
+    ) -> set[str]:
+        """Parameters whose gradients differ from those of the records alone by no more than rounding explains.
+
+        Of the many activations of a deep network one may stand at the corner of a ReLU, on this side in a batch and on
+        that side alone. How far the gradient jumps then is found as in a real run (``spotcheck``). A rule whose norm is
+        wrong and whose gradient is right is not excused.
+        """
+        jumping = set(self._parameters)
+        norms = capture.square_norms(self._groups).double().sqrt().cpu()
+        for record, truth in enumerate(expected):
+            got = self._row(capture, record)
+            alone = picked(batch, torch.tensor([record]))
+            moved = moved_by_rounding(self._model, self._loss, alone, truth)
+            for group, name in enumerate(self._parameters):
+                jump = 2 * max(float(each[name].norm()) for each in moved)
+                size, away = float(got[name].norm()), float((got[name] - truth[name]).norm())
+                explained = away <= rounding * float(truth[name].norm()) + jump
+                if not explained or abs(float(norms[record, group]) - size) > rounding * (
+                    size + float(norms.max()) / 1e3
+                ):
+                    jumping.discard(name)
+        return jumping
 
     def _row(self, capture: Capture, record: int) -> dict[str, Tensor]:
         weights = torch.zeros(RECORDS, len(self._groups))

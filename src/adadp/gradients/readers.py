@@ -10,7 +10,7 @@ come out too small.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -47,7 +47,9 @@ class WrittenOut:
     run: Callable[..., Any]
 
 
-Reader = Callable[..., Reading | WrittenOut | None]
+Reader = Callable[..., Reading | WrittenOut | Sequence[Reading] | None]
+"""Several readings: the first is taken whose parameters are those among the arguments of the call (``x + p`` may be
+``p + x``)."""
 
 
 Finder = Callable[[nn.Module, Loss, ProbeRecords, Collection[str]], Iterable[Region]]
@@ -75,12 +77,13 @@ def installed_rules() -> tuple[Mapping[Callable[..., Any], Reader], tuple[Finder
 
 def read_call(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Reading | WrittenOut | None:
-    """How a rule covers this call, or None."""
-    if function is F.embedding:
-        _check_embedding(signature(F.embedding).bind(*args, **kwargs).arguments)
+) -> Sequence[Reading] | WrittenOut:
+    """How rules cover this call."""
+    if function in (F.embedding, F.embedding_bag):
+        _check_embedding(signature(function).bind(*args, **kwargs).arguments)
     reader = installed_rules()[0].get(function)
-    return None if reader is None else reader(*args, **kwargs)
+    found = None if reader is None else reader(*args, **kwargs)
+    return (found,) if isinstance(found, Reading) else found or ()
 
 
 def _check_embedding(given: Mapping[str, Any]) -> None:

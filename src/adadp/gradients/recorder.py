@@ -8,7 +8,7 @@ user's own is one parameter with several uses, and a use that no rule covers is 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from adadp.errors import InputError
+from adadp.gradients.derived import Derived, PulledRule, Target
 from adadp.gradients.readers import Reading, WrittenOut, read_call
 from adadp.gradients.rule import Rule
 
@@ -32,21 +33,8 @@ _MOVING = frozenset({"flip", "fliplr", "flipud", "roll", "rot90"})
 """Functions whose plain numbers say which rows go where: these count as a part of the call."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """A trained parameter, or the rows ``start`` to ``stop`` of one (a packed projection used in parts)."""
-
-    name: str
-    start: int | None = None
-    stop: int | None = None
-
-    def of(self, whole: Tensor) -> Tensor:
-        """These rows of a tensor that has the shape of the parameter."""
-        return whole if self.start is None else whole[self.start : self.stop]
-
-
 Key = tuple[str, int]
-"""A use's identity from one forward pass to the next: its first parameter, and the how-manieth use of it."""
+"""A call's identity from one forward pass to the next: its first parameter, and the how-manieth call with it."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +54,11 @@ class Use:
     modules: tuple[str, ...]
     """The modules it happened in, outermost first, as far as the recorder was told."""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The trained parameters it is a use of."""
+        return tuple(target.name for target in self.targets.values())
+
     def checked_input(self) -> Tensor | None:
         """The input, if nobody changed it in place since."""
         if self.input is not None and self.input._version != self.version:
@@ -77,6 +70,9 @@ class Use:
 class OtherUse:
     """A use of trained parameters that no rule covers, and the modules it happened in, outermost first."""
 
+    key: Key
+    output_shape: torch.Size | None
+    """None if it gave back anything but one new tensor."""
     names: tuple[str, ...]
     function: str
     modules: tuple[str, ...]
@@ -94,13 +90,18 @@ def changed_in_place(what: str) -> InputError:
 class Recorder(TorchFunctionMode):
     """Collects the uses of ``parameters`` (name to trained parameter) in one forward pass, but not those of ``skip``.
 
-    Parameters are told apart by ``id``: they, and the views standing for their rows, outlive the pass.
+    What the calls ``derived`` give back counts as a parameter too. Parameters are told apart by ``id``: they, what is
+    derived of them, and the views standing for their rows, outlive the pass.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], skip: Iterable[str] = ()) -> None:
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], skip: Iterable[str] = (), derived: Container[Key] = ()
+    ) -> None:
         super().__init__()
-        self._targets = {id(value): Target(name) for name, value in parameters.items()}
+        self._parameters = parameters
+        self._targets: dict[int, Target | Derived] = {id(value): Target(name) for name, value in parameters.items()}
         self._skipped = frozenset(skip)
+        self._derived = derived
         self._views: list[Tensor] = []
         self._seen: defaultdict[str, int] = defaultdict(int)
         self.uses: list[Use] = []
@@ -134,13 +135,20 @@ class Recorder(TorchFunctionMode):
             # A conversion to the dtype it has already gives back the parameter itself: no use.
             if leaf.requires_grad and id(leaf) not in self._targets:
                 self.dtypes.add(leaf.dtype)
-                before = len(self.uses)
-                if reading is None or not isinstance(output, Tensor) or not self._covered(reading, output, found):
-                    names = tuple(sorted({target.name for target in found} - self._skipped))
+                # By what was there before anything was known to be derived, so that calls keep their keys.
+                first = min(found, key=lambda each: each.depth).name
+                key, before = (first, self._seen[first]), len(self.uses)
+                self._seen[first] += 1
+                if key in self._derived:
+                    self._derive(Derived(f"{first} {key[1]}", func, args, kwargs, self._among(given)), output)
+                elif not isinstance(output, Tensor) or not self._covered(key, reading, output, found):
+                    names = tuple(sorted(frozenset().union(*(each.roots for each in found)) - self._skipped))
                     if names:
-                        self.others.append(OtherUse(names, name or str(func), tuple(self.modules)))
-                elif len(self.uses) > before:
-                    output = self._kept(self.uses[-1], output)
+                        made = isinstance(output, Tensor) and all(output is not each for each in _tensors(given))
+                        shape = output.shape if made else None
+                        self.others.append(OtherUse(key, shape, names, name or str(func), tuple(self.modules)))
+                for use in self.uses[before:]:
+                    output = self._kept(use, output)
                 break
         return self._told(func, given, output)
 
@@ -157,44 +165,53 @@ class Recorder(TorchFunctionMode):
         """The output of a use that a rule covers; somebody may look at it."""
         return output
 
-    def _covered(self, reading: Reading, output: Tensor, found: list[Target]) -> bool:
-        """Whether ``reading`` accounts for all parameters ``found`` among the arguments; if so it is kept as a use."""
-        targets = {
-            slot: target
-            for slot, value in reading.parameters.items()
-            if (target := self._targets.get(id(value))) is not None
-        }
-        if len(targets) != len(found):
-            return False
-        first = found[0].name
-        key = (first, self._seen[first])
-        self._seen[first] += 1
-        kept = {slot: target for slot, target in targets.items() if target.name not in self._skipped}
-        if not kept:
+    def _among(self, given: Iterable[Any]) -> dict[int, Target | Derived]:
+        return {id(value): self._targets[id(value)] for value in _tensors(given) if id(value) in self._targets}
+
+    def _derive(self, derived: Derived, output: Tensor) -> None:
+        """``output`` counts as a parameter from here on."""
+        self._targets[id(output)] = derived
+        self._views.append(output)
+
+    def _covered(
+        self, key: Key, readings: Sequence[Reading], output: Tensor, found: Sequence[Target | Derived]
+    ) -> bool:
+        """Whether a reading accounts for all parameters ``found`` among the arguments; if so it is kept as a use, and
+        as one more for each root of a derived parameter.
+        """
+        for reading in readings:
+            targets = {
+                slot: target
+                for slot, value in reading.parameters.items()
+                if (target := self._targets.get(id(value))) is not None
+            }
+            if len(targets) != len(found):
+                continue
+            value, edge = reading.input, get_gradient_edge(output)
+            plain = {slot: each for slot, each in targets.items() if isinstance(each, Target)}
+            ways: list[tuple[Rule, Mapping[str, Target]]] = [(reading.rule, plain)]
+            ways += [
+                (PulledRule(reading.rule, slot, each, root, self._parameters), {"weight": Target(root)})
+                for slot, each in targets.items()
+                if isinstance(each, Derived)
+                for root in sorted(each.roots)
+            ]
+            for rule, slots in ways:
+                kept = {slot: target for slot, target in slots.items() if target.name not in self._skipped}
+                if kept:
+                    version = -1 if value is None else value._version
+                    first_only, modules = reading.batch_first_only, tuple(self.modules)
+                    self.uses.append(Use(key, rule, kept, value, version, output.shape, edge, first_only, modules))
             return True
-        value = reading.input
-        self.uses.append(
-            Use(
-                key,
-                reading.rule,
-                kept,
-                value,
-                -1 if value is None else value._version,
-                output.shape,
-                get_gradient_edge(output),
-                reading.batch_first_only,
-                tuple(self.modules),
-            )
-        )
-        return True
+        return False
 
     def _part(self, parameter: Tensor, start: int, stop: int) -> Tensor:
         """Rows of a parameter, remembered as a target of their own."""
         before = len(self.others)
         view = parameter[start:stop]
-        del self.others[before:]  # the slicing itself, seen as a use no rule covers
         whole = self._targets.get(id(parameter))
-        if whole is not None:
+        if isinstance(whole, Target):
+            del self.others[before:]  # the slicing itself, seen as a use no rule covers
             self._targets[id(view)] = Target(whole.name, start, stop)
             self._views.append(view)
         return view

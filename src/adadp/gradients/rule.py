@@ -51,6 +51,9 @@ class Rule(ABC):
     Where ``instantiates`` is False, ``square_norms`` and ``weighted_sum`` are closed forms that agree with it.
     """
 
+    several_per_record = False
+    """Whether a rule that needs the records in dimension 0 takes several rows of that for each record."""
+
     @abstractmethod
     def per_example(self, pair: Pair) -> Sums:
         """The gradient of every record, ``[records, *shape of the parameter]``."""
@@ -78,8 +81,8 @@ class Rule(ABC):
         """The sum over records of weight times gradient, of the parameter's shape."""
         return weigh_all(instances(self, pair), weights, pair.slots)
 
-    def joined(self, pairs: Sequence[Pair]) -> Pair | None:  # noqa: ARG002
-        """One pair that stands for several uses of one parameter by this very rule; None: they stay apart."""
+    def joined(self, uses: Sequence[tuple[Rule, Pair]]) -> tuple[Rule, Pair] | None:  # noqa: ARG002
+        """One use that stands for several uses of one parameter, of which this is the first; None: they stay apart."""
         return None
 
 

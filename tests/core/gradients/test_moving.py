@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 import torch
 import torch.nn.functional as F
-from agreement import compare, quiet, square
+from agreement import compare, quiet
 from moving_cases import built_or_refused, records
 from torch import nn
 
@@ -222,11 +222,6 @@ def test_scripted_code_is_slow_and_right():
     rows, lengths, mask = records(7)
     rows[3] *= 100
     compare(engine, (rows, lengths, mask), rtol=1e-3)
-
-
-def test_a_compiled_model_is_refused():
-    with pytest.raises(InputError, match=r"torch\.compile"):
-        GradientEngine(torch.compile(nn.Linear(4, 3), backend="eager"), square, (torch.randn(2, 4),))
 
 
 class Queue:

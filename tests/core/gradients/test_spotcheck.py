@@ -7,6 +7,7 @@ from torch import nn
 
 from adadp.app.audit import neighbour_replay
 from adadp.errors import MixedRecords
+from adadp.gradients import GradientEngine
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
 from adadp.plan import Plan
 from adadp.step import PrivateGradients
@@ -132,3 +133,22 @@ def test_one_record_does_not_move_a_release_beyond_its_bound_by_the_path_it_make
 
     found = neighbour_replay(runner(data, "with"), runner(tuple(each[:-1] for each in data), "without"), 6)
     assert 0.9 < max(each.share for each in found) <= 1
+
+
+class Corners(nn.Module):
+    """Every unit is at the corner of its ReLU: rounding, which differs with the size of a batch, opens or shuts it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(64, 32, bias=False), nn.Linear(32, 2)
+
+    def forward(self, x):
+        whole = self.first(x)
+        other = torch.stack([(x * row).sum(1) for row in self.first.weight.detach()], dim=1)
+        return self.last(torch.relu(whole - other) + 0.1 * whole)
+
+
+def test_a_network_at_the_corners_of_its_relus_is_not_taken_for_one_that_mixes():
+    like = torch.randn(1, 64), torch.zeros(1, dtype=torch.long)
+    assert GradientEngine(Corners(), loss, like).notes == ()

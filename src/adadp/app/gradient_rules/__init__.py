@@ -10,12 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from adadp.app.gradient_rules import attention, broadcast, convolution, embedding, linear, normalisation
+from adadp.app.gradient_rules import (
+    attention,
+    broadcast,
+    convolution,
+    embedding,
+    linear,
+    normalisation,
+    recurrent,
+)
 from adadp.gradients.readers import Reader
 
 READERS: dict[Callable[..., Any], Reader] = {
     function: reader
-    for module in (linear, convolution, embedding, normalisation, broadcast, attention)
+    for module in (linear, convolution, embedding, normalisation, broadcast, attention, recurrent)
     for function, reader in module.READERS.items()
 }
 """Torch function -> what reads a call of it; the entry point of the group ``adadp.gradient_rules``."""

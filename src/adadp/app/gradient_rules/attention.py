@@ -7,6 +7,7 @@ the same arguments, through ``linear`` and ``scaled_dot_product_attention``; tes
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adadp.gradients.readers import Part, WrittenOut
+from adadp.gradients.readers import Part, Reader, WrittenOut
 
 
 def attention(  # noqa: PLR0917 - the signature is multi_head_attention_forward's
@@ -122,4 +123,21 @@ def _attention(query: Tensor, *args: Any, **kwargs: Any) -> WrittenOut | None:
     return WrittenOut(partial(attention, query, *args, **kwargs))
 
 
-READERS = {F.multi_head_attention_forward: _attention}
+def _masked(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *args: Any, **kwargs: Any
+) -> WrittenOut | None:
+    """A trained mask (relative positions) is added to the scores of every record: here it is first given to each."""
+    if attn_mask is None or query.dim() != 4:
+        return None
+    mask = attn_mask
+    return WrittenOut(
+        lambda part: F.scaled_dot_product_attention(  # noqa: ARG005
+            query, key, value, mask.expand(query.shape[0], -1, *mask.shape[-2:]), *args, **kwargs
+        )
+    )
+
+
+READERS: dict[Callable[..., Any], Reader] = {
+    F.multi_head_attention_forward: _attention,
+    F.scaled_dot_product_attention: _masked,
+}

@@ -5,7 +5,7 @@ The per-example gradient is no larger than the output: it is simply computed, on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,15 @@ from adadp.gradients.rule import Pair, Rule, Sums
 class BroadcastRule(Rule):
     """``x + p``, ``x * p`` and ``p.expand(...)``: the output gradient (times x), summed to the shape of p.
 
-    ``factor`` is the constant ``alpha`` of an addition.
+    ``dims`` is how many dimensions the output has, ``factor`` the constant ``alpha`` of an addition.
     """
 
     shape: tuple[int, ...]
-    multiplied: bool
+    dims: int
+    multiplied: bool = False
     factor: float = 1.0
+
+    several_per_record = True
 
     def working_size(self, pair: Pair) -> int:
         return pair.output_grad[:1].numel()
@@ -38,7 +41,7 @@ class BroadcastRule(Rule):
         elif self.factor != 1:
             d = d * self.factor
         # Dimensions of a record, without the batch; a parameter with a leading 1 for the batch keeps it.
-        own = self.shape[1:] if len(self.shape) == d.dim() else self.shape
+        own = self.shape[1:] if len(self.shape) == self.dims and self.shape[0] == 1 else self.shape
         missing = d.dim() - 1 - len(own)
         if missing:
             d = d.flatten(1, missing).sum(1)
@@ -48,37 +51,52 @@ class BroadcastRule(Rule):
         return {"weight": d.reshape(d.shape[0], *self.shape)}
 
 
-def _add(input: Any, other: Any, *, alpha: float = 1) -> Reading | None:
+def _add(input: Any, other: Any, *, alpha: float = 1) -> Sequence[Reading]:
     return _broadcast(input, other, multiplied=False, alpha=alpha)
 
 
-def _mul(input: Any, other: Any) -> Reading | None:
+def _mul(input: Any, other: Any) -> Sequence[Reading]:
     return _broadcast(input, other, multiplied=True, alpha=1)
 
 
-def _broadcast(first: Any, second: Any, *, multiplied: bool, alpha: float) -> Reading | None:
-    """One side must be a parameter of no more dimensions than the other; only one may be trained."""
+def _broadcast(first: Any, second: Any, *, multiplied: bool, alpha: float) -> Sequence[Reading]:
+    """Either side may be the parameter, of no more dimensions than the other; only one may be trained."""
     if not isinstance(first, Tensor) or not isinstance(second, Tensor):
-        return None
-    if isinstance(second, torch.nn.Parameter) and first.dim() >= second.dim():
-        activation, parameter, factor = first, second, alpha
-    elif isinstance(first, torch.nn.Parameter) and second.dim() >= first.dim():
-        activation, parameter, factor = second, first, 1.0
-    else:
-        return None
-    rule = BroadcastRule(tuple(parameter.shape), multiplied, float(factor))
-    return Reading(rule, activation if multiplied else None, {"weight": parameter}, batch_first_only=True)
+        return ()
+    return [
+        Reading(
+            BroadcastRule(tuple(parameter.shape), activation.dim(), multiplied, float(factor)),
+            activation if multiplied else None,
+            {"weight": parameter},
+            batch_first_only=True,
+        )
+        for activation, parameter, factor in ((first, second, alpha), (second, first, 1.0))
+        if activation.dim() >= parameter.dim()
+    ]
 
 
-def _expand(input: Tensor, *_: Any) -> Reading:
-    return Reading(BroadcastRule(tuple(input.shape), False), None, {"weight": input}, batch_first_only=True)
+def _expand(input: Tensor, *sizes: Any) -> Reading:
+    return _spread(input, len(_listed(sizes)))
+
+
+def _expand_as(input: Tensor, other: Tensor) -> Reading:
+    return _spread(input, other.dim())
 
 
 def _repeat(input: Tensor, *sizes: Any) -> Reading | None:
-    """Once for every record, and no more: then it is an expansion."""
-    times = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-    once = len(times) == input.dim() > 0 and input.shape[0] == 1 and all(each == 1 for each in times[1:])
-    return _expand(input) if once else None
+    """Once for every record, and no more."""
+    times = _listed(sizes)
+    once = len(times) == input.dim() > 0 and all(each == 1 for each in times[1:])
+    return _spread(input, input.dim()) if once else None
+
+
+def _spread(parameter: Tensor, dims: int) -> Reading:
+    return Reading(BroadcastRule(tuple(parameter.shape), dims), None, {"weight": parameter}, batch_first_only=True)
+
+
+def _listed(sizes: tuple[Any, ...]) -> Sequence[int]:
+    """Sizes given one by one, or as one sequence."""
+    return tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
 
 
 READERS: dict[Callable[..., Any], Reader] = {
@@ -89,5 +107,8 @@ READERS: dict[Callable[..., Any], Reader] = {
     torch.mul: _mul,
     Tensor.mul: _mul,
     Tensor.expand: _expand,
+    Tensor.expand_as: _expand_as,
+    torch.broadcast_to: _expand,
+    Tensor.broadcast_to: _expand,
     Tensor.repeat: _repeat,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adadp.gradients.readers import Reader, Reading
+from adadp.gradients.readers import Part, Reader, Reading, WrittenOut
 from adadp.gradients.rule import (
     Pair,
     Rule,
@@ -52,9 +53,9 @@ class LinearRule(Rule):
 
     def per_example(self, pair: Pair) -> Sums:
         grads = {}
-        d = _positions(pair.output_grad)
+        d = positions_of(pair.output_grad)
         if "weight" in pair.slots:
-            a = _positions(_input(pair))
+            a = positions_of(_input(pair))
             grads["weight"] = torch.bmm(a.mT, d) if self.transposed else torch.bmm(d.mT, a)
         if "bias" in pair.slots:
             grads["bias"] = d.sum(1)
@@ -105,7 +106,7 @@ class LinearRule(Rule):
                 size_d = None if size_d is None else square_norm(_summed(d))
         if size_d is not None:
             return _product_norm(a, size_d, d.shape[-1])
-        return gram_square_norm(_positions(a), _positions(d))
+        return gram_square_norm(positions_of(a), positions_of(d))
 
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
         sums = {}
@@ -122,21 +123,28 @@ class LinearRule(Rule):
             sums["bias"] = weigh(_summed(d), weights)
         return sums
 
-    def joined(self, pairs: Sequence[Pair]) -> Pair:
+    def joined(self, uses: Sequence[tuple[Rule, Pair]]) -> tuple[Rule, Pair] | None:
         """A linear layer called several times is one linear layer over all positions: its closed forms hold again."""
-        grads = torch.cat([_positions(pair.output_grad) for pair in pairs], dim=1)
-        inputs = [_positions(pair.input) for pair in pairs if pair.input is not None]
-        return Pair(None if pairs[0].input is None else torch.cat(inputs, dim=1), grads, pairs[0].slots)
+        if any(rule != self for rule, _ in uses):
+            return None
+        pairs = [pair for _, pair in uses]
+        grads = torch.cat([positions_of(pair.output_grad) for pair in pairs], dim=1)
+        inputs = [positions_of(pair.input) for pair in pairs if pair.input is not None]
+        return self, Pair(None if pairs[0].input is None else torch.cat(inputs, dim=1), grads, pairs[0].slots)
 
 
 def gram_square_norm(a: Tensor, d: Tensor) -> Tensor:
-    """|sum_t d_t a_t^T|^2 = sum_{t,s} (a_t . a_s)(d_t . d_s) for ``[records, positions, width]``, never too small.
+    """|sum_t d_t a_t^T|^2 = sum_{t,s} (a_t . a_s)(d_t . d_s) for ``[records, positions, width]``, never too small."""
+    return norm_from_grams(torch.bmm(a, a.mT), torch.bmm(d, d.mT), a.shape[2], d.shape[2])
+
+
+def norm_from_grams(gram_a: Tensor, gram_d: Tensor, inputs: int, outputs: int) -> Tensor:
+    """The same from the two Gram matrices ``[records, positions, positions]``, which are used up.
 
     Where the terms cancel, rounding could make the result smaller than the truth and a record's weight larger than its
     bound allows: ``ROUNDING`` times the condition of the sum is added. So is what ``_beyond`` says of huge sides.
     """
-    gram_a, gram_d = torch.bmm(a, a.mT), torch.bmm(d, d.mT)
-    sides = _diagonal(gram_a, a), _diagonal(gram_d, d)
+    sides = _diagonal(gram_a, inputs), _diagonal(gram_d, outputs)
     size = (sides[0] * sides[1]).sqrt_().sum(1)
     huge = _beyond(sides[0].sum(1)) + _beyond(sides[1].sum(1))
     return (gram_a.mul_(gram_d)).sum((1, 2)).clamp_(min=0).add_(size.square_(), alpha=ROUNDING).add_(huge)
@@ -171,11 +179,11 @@ def _product_norm(a: Tensor, size_d: Tensor, outputs: int) -> Tensor:
     return size_a.add_(UNDERFLOW * a.shape[-1]).mul_(size_d + UNDERFLOW * outputs).add_(huge)
 
 
-def _diagonal(gram: Tensor, rows: Tensor) -> Tensor:
-    return gram.diagonal(dim1=1, dim2=2) + UNDERFLOW * rows.shape[2]
+def _diagonal(gram: Tensor, width: int) -> Tensor:
+    return gram.diagonal(dim1=1, dim2=2) + UNDERFLOW * width
 
 
-def _positions(rows: Tensor) -> Tensor:
+def positions_of(rows: Tensor) -> Tensor:
     """``[records, ..., width]`` as ``[records, positions, width]``."""
     if rows.dim() == 2:
         return rows.unsqueeze(1)
@@ -189,7 +197,7 @@ def _rows(rows: Tensor) -> Tensor:
 
 def _summed(rows: Tensor) -> Tensor:
     """``[records, ..., width]`` summed over the positions."""
-    return rows if rows.dim() == 2 else _positions(rows).sum(1)
+    return rows if rows.dim() == 2 else positions_of(rows).sum(1)
 
 
 def _input(pair: Pair) -> Tensor:
@@ -209,8 +217,53 @@ def _matmul(input: Tensor, other: Tensor) -> Reading | None:
     return Reading(LinearRule(transposed=True), input, {"weight": other})
 
 
+def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Reading | None:
+    """``input + mat1 @ mat2``, in which ``input`` may be a bias."""
+    if beta != 1 or alpha != 1:
+        return None
+    bias = input if input.dim() == 1 and input.shape == mat2.shape[1:] else None
+    return Reading(LinearRule(transposed=True), mat1, {"weight": mat2, "bias": bias})
+
+
+def _einsum(equation: str, *operands: Any) -> WrittenOut | None:
+    """A sum over indices that is a matrix product: ``bld,dhk->blhk`` is x W with W as a matrix of d rows.
+
+    The records are taken to be the first index of the result, so that the other operand is the weight. None where an
+    index is repeated, or is in both operands and in the result.
+    """
+    tensors = tuple(operands[0]) if len(operands) == 1 else operands
+    left, _, result = equation.replace(" ", "").partition("->")
+    if len(tensors) != 2 or not result or left.count(",") != 1:
+        return None
+    sides = [(side, tensor) for side, tensor in zip(left.split(","), tensors, strict=True)]
+    (indices, x), (of_weight, weight) = sides if result[0] in sides[0][0] else sides[::-1]
+    if "..." in indices and "..." not in of_weight:
+        more = string.ascii_uppercase[: x.dim() - len(indices) + 3]
+        indices, result = indices.replace("...", more), result.replace("...", more)
+    summed = [index for index in of_weight if index in indices]
+    kept, made = ([index for index in side if index not in summed] for side in (indices, of_weight))
+    if not summed or not kept or "." in indices + of_weight or sorted(kept + made) != sorted(result):
+        return None
+    if len(set(indices)) < len(indices) or len(set(of_weight)) < len(of_weight):
+        return None
+
+    def run(part: Part) -> Tensor:  # noqa: ARG001
+        rows = x.permute([indices.index(each) for each in kept + summed]).flatten(len(kept))
+        matrix = weight.permute([of_weight.index(each) for each in summed + made]).reshape(rows.shape[-1], -1)
+        product: Tensor = (rows @ matrix).reshape(
+            *rows.shape[:-1], *(weight.shape[of_weight.index(each)] for each in made)
+        )
+        return product.permute([(kept + made).index(each) for each in result])
+
+    return WrittenOut(run)
+
+
 READERS: dict[Callable[..., Any], Reader] = {
+    torch.einsum: _einsum,
     F.linear: _linear,
+    torch.addmm: _addmm,
+    Tensor.addmm: _addmm,
+    Tensor.mm: _matmul,
     torch.matmul: _matmul,
     torch.mm: _matmul,
     Tensor.matmul: _matmul,
