@@ -14,6 +14,7 @@ from adadp.errors import InputError
 from adadp.gradients.batch_statistics import refuse_batch_statistics
 from adadp.gradients.capture import Capture, given, zero_sums
 from adadp.gradients.inspection import one_per_record, trained_parameters
+from adadp.gradients.model_checks import COMPILED, check_model, is_compiled, plain_model, uncompiled
 from adadp.gradients.oracle import loop_gradients, loop_losses, picked
 from adadp.gradients.passes import run_alone, run_batch
 from adadp.gradients.probe_records import Loss, check_leading, probe_records_for
@@ -53,24 +54,19 @@ class GradientEngine:
     def __init__(
         self, model: nn.Module, loss: Loss, like: Sequence[Any], *, example: Sequence[Any] | None = None
     ) -> None:
-        self.model = model
-        self.loss = loss
+        self.model = model = plain_model(passed := model)
+        self.loss = loss = uncompiled(loss)
         self._parameters = trained_parameters(model)
         self.names = tuple(self._parameters)
         refuse_batch_statistics(model)
+        check_model(model)
         if not self._parameters:
             raise InputError(
                 "The model has no trained parameter.", fix="Set requires_grad=True on what should be trained."
             )
-        if any(hasattr(module, "_orig_mod") for module in model.modules()):
-            raise InputError(
-                "The model was compiled by torch.compile.",
-                why="What compiled code does with records cannot be followed.",
-                fix="Pass the model as it was before it was compiled.",
-            )
         self._probes = probe_records_for(model, loss, like, example)
         self._blueprint = proved_blueprint(model, loss, self._probes)
-        self.notes = self._blueprint.notes
+        self.notes = ((COMPILED,) if is_compiled(passed) else ()) + self._blueprint.notes
         self.bytes_per_record = self._blueprint.bytes_per_record
         """About how much memory one more record in a batch needs."""
         self.scale_shapes = self._blueprint.scale_shapes
@@ -106,7 +102,7 @@ class GradientEngine:
         """The loss of every record of ``batch``: of each alone, unless the batch is known to keep them apart."""
         records = check_leading(batch)
         if self._blueprint.all_alone is None:
-            with Recorder(self._parameters) as recorder:
+            with Recorder(self._parameters, derived=self._blueprint.derived) as recorder:
                 losses = one_per_record(self.loss(self.model, *batch), records)
             if recorder.calls_made in self._blueprint.calls_made:
                 return losses
@@ -136,8 +132,9 @@ class GradientEngine:
     def captures(self, batch: Sequence[Any], padding: Tensor, *, checked: bool = False) -> Iterator[Capture]:
         """The same for a chunk: one capture, or several where its records must be computed one at a time.
 
-        Rows marked in ``padding`` are no records: they keep the batch at its size, and no norm or sum sees them. With
-        ``checked`` a few records of the batch are compared with what they are alone, and ``MixedRecords`` may come.
+        Rows marked in ``padding``, on the processor, are no records: they keep the batch at its size, and no norm or
+        sum sees them. With ``checked`` a few records of the batch are compared with what they are alone, and
+        ``MixedRecords`` may come.
         """
         self._check_modes()
         rows = (~padding).nonzero().squeeze(1)
@@ -151,10 +148,10 @@ class GradientEngine:
         except (UnseenPath, RefusedByVmap):
             size = max(1, _ALONE_NUMBERS // sum(value.numel() for value in self._parameters.values()))
             with self._forgetting(batch, rows):
-                for few in torch.split(rows, size):
+                for few in torch.split(rows, size) if len(rows) else ():
                     yield run_alone(self._parameters, picked(batch, few), self._blueprint.alone)
             return
-        captured.padding = padding
+        captured.padding = padding.to(next(iter(self._parameters.values())).device)
         yield captured
 
     @contextlib.contextmanager

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from adadp.errors import InputError
+from adadp.gradients.model_checks import explain_single_value
 
 Loss = Callable[..., Tensor]
 
@@ -133,6 +134,8 @@ def probe_records_for(
             runs = runs or probes
     if runs is not None:
         return runs
+    assert first is not None
+    explain_single_value(first)
     raise InputError(
         f"The loss fails on {'probe records' if example is None else 'the example records'}: {first}",
         why="Before it sees a real record the model is run on two and on three public records of the data's shapes.",
