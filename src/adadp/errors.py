@@ -21,6 +21,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from traceback import walk_tb
 
 _NAME = re.compile(r"`([\w. ]+)`")
 
@@ -60,6 +62,28 @@ def within(place: str, *, own_names: bool = False) -> Iterator[None]:
     except AdaDPError as error:
         what, why, fix = (error.what, error.why, error.fix) if own_names else error.written
         raise InputError(f"{place}: {what}", why=why, fix=fix) from error
+
+
+@contextmanager
+def without_text(what: str) -> Iterator[None]:
+    """Around code of the user's that is given private records: of its exceptions only type and line are told.
+
+    The text of an exception may show what it was raised about: a shape, a value, a whole record.
+    """
+    try:
+        yield
+    except AdaDPError:
+        raise
+    except Exception as error:
+        lines = [(frame.f_globals.get("__name__", ""), frame, line) for frame, line in walk_tb(error.__traceback__)]
+        theirs = [each for each in lines if each[0].partition(".")[0] not in ("adadp", "torch", "contextlib")]
+        _, frame, line = (theirs or lines)[-1]
+        place = f"{Path(frame.f_code.co_filename).name}:{line} in {frame.f_code.co_name}"
+        raise InputError(
+            f"{what}: {type(error).__name__} at {place}.",
+            why="Its text is left out, because it may show records.",
+            fix="Try the same on a few public records, where everything is shown.",
+        ) from None
 
 
 class EventError(InputError):

@@ -1,8 +1,13 @@
-"""The data a run trains on, record by record: tensors, or any map-style ``torch.utils.data.Dataset``."""
+"""The data a run trains on, record by record: tensors, or any map-style ``torch.utils.data.Dataset``.
+
+Other kinds of data become one of these by a reader, a function that a package offers as an entry point in the group
+``adadp.data_readers``: it takes the data and returns what to read in place of it, with notes for the user, or None.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,17 +15,41 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from adadp.errors import InputError
+from adadp.errors import InputError, without_text
 from adadp.input_bound import InputBound
+from adadp.registry import Registry
 
-Data = Tensor | Sequence[Any] | dict[str, Any] | Dataset[Any]
-"""Tensors with the records in dimension 0 (one, or a tuple, list or dict of them), or a data set with a length."""
+Data = Any
+"""Tensors with the records in dimension 0 (one, or a tuple, list or dict of them), a data set with a length, or what an
+installed reader makes one of these of."""
+
+READERS: Registry[Callable[[Any], tuple[Data, tuple[str, ...]] | None]] = Registry(
+    "data reader", {}, lambda found: found if callable(found) else None
+)
+
+
+class Grouped(Dataset[Any]):
+    """A data set whose records have one of a few public shapes, each by itself: its group, counted from 0.
+
+    A chunk holds records of one group, so that one record more changes the chunks of its own group alone.
+    """
+
+    groups: int
+
+    @abstractmethod
+    def groups_of(self, indices: Sequence[int]) -> list[int]:
+        """The group of each record, which depends on that record alone. Sensitive."""
+
+    @abstractmethod
+    def shaped(self, record: Any, group: int) -> Any:
+        """``record`` in the shape of ``group``, cut where it is larger."""
 
 
 class Records:
     """Records by index, gathered into batches on ``device``. What it holds is sensitive, its shapes and length are not.
 
-    ``dtype`` is that of the model. Numbers in float64, which is what numpy makes, are given to it as ``dtype``. Every
+    ``dtype`` is that of the model. Numbers in a wider one (float64, which is what numpy makes, or float32 for a model
+    in half precision) are given to it as ``dtype``. Every
     floating-point number is brought into ``bound``, a public range; where a record has several parts, the last one is
     its label and is brought into the default range instead.
 
@@ -28,13 +57,15 @@ class Records:
     one tensor                                  a batch is a tuple with that tensor's rows
     a tuple or list of tensors                  a batch is the tuple of their rows; a dict is one element of the batch
     a ``TensorDataset``                         taken as its tensors
-    another map-style ``Dataset``               records are fetched one by one and collated; a mapping or sequence per
-                                                record works as in a ``DataLoader``
+    another map-style ``Dataset``               records are fetched, by ``__getitems__`` where it has that, and stacked;
+                                                a mapping or sequence per record works as in a ``DataLoader``
+    a ``Grouped`` data set                      the records of a batch have the shape of one group
     tensors of different lengths, values that   ``InputError``
     are no tensors, fewer than two records
-    a ``DataLoader``, an ``IterableDataset``,   ``InputError``: batches are drawn here, by index
-    anything without a length
-    a record that cannot be collated            ``InputError``
+    an ``IterableDataset``, anything without a  ``InputError``: batches are drawn here, by index
+    length
+    records of unequal shapes; an exception     ``InputError``, which tells nothing of the records
+    of the data set
     ==========================================  =====================================================================
     """
 
@@ -52,6 +83,7 @@ class Records:
         self._dtype = dtype
         self._tensors: tuple[Any, ...] | None = None
         self._dataset: Any = None
+        data, self.notes = _read(data)
         if isinstance(data, TensorDataset):
             data = data.tensors
         if isinstance(data, (Tensor, dict)):
@@ -60,6 +92,10 @@ class Records:
             self._tensors = tuple(data)
         else:
             self._dataset = data
+        self._grouped = data if isinstance(data, Grouped) else None
+        self.groups = 1 if self._grouped is None else self._grouped.groups
+        self._kinds: dict[int, Sequence[object]] = {}
+        """Shapes and dtypes of a record, by group."""
         self._length = _common_length(self._tensors) if self._tensors is not None else _length_of(self._dataset)
         if self._length < 2:
             raise InputError(
@@ -76,14 +112,38 @@ class Records:
         """The tensors the data was given as, None for a ``Dataset``. Sensitive."""
         return self._tensors
 
-    def batch(self, indices: Tensor) -> tuple[Any, ...]:
-        """The records at ``indices``, on the device. Sensitive."""
+    def groups_of(self, indices: Tensor) -> Tensor:
+        """The group of each record. Sensitive."""
+        if self._grouped is None:
+            return torch.zeros_like(indices)
+        with without_text("The groups of the records cannot be found"):
+            return torch.tensor(self._grouped.groups_of(indices.tolist()), dtype=torch.long)
+
+    def batch(self, indices: Tensor, group: int | None = None) -> tuple[Any, ...]:
+        """The records at ``indices``, on the device, in the shape of ``group``, or of their last one. Sensitive."""
         if self._tensors is not None:
-            batch = tuple(tree_map(lambda leaf: _rows(leaf, indices), self._tensors))
-        else:
-            collated = _collated([self._dataset[int(index)] for index in indices])
-            batch = tuple(collated) if isinstance(collated, (tuple, list)) else (collated,)
+            return self.brought_in(tuple(tree_map(lambda leaf: _rows(leaf, indices), self._tensors)))
+        if group is None:
+            group = int(self.groups_of(indices).max()) if len(indices) else 0
+        collated = _collated(self._fetched(indices.tolist(), group))
+        batch = tuple(collated) if isinstance(collated, (tuple, list)) else (collated,)
+        kinds = [
+            (leaf.shape[1:], leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in tree_leaves(batch)
+        ]
+        if kinds != self._kinds.setdefault(group, kinds):
+            raise _unequal()
         return self.brought_in(batch)
+
+    def _fetched(self, indices: list[int], group: int) -> list[Any]:
+        """Each record once: rows without a record ask for the first one."""
+        dataset, wanted = self._dataset, list(dict.fromkeys(indices))
+        with without_text("The data set fails on a record"):
+            many = getattr(dataset, "__getitems__", None)
+            records = [dataset[index] for index in wanted] if many is None else many(wanted)
+            if self._grouped is not None:
+                records = [self._grouped.shaped(record, group) for record in records]
+        found = dict(zip(wanted, records, strict=True))
+        return [found[index] for index in indices]
 
     def brought_in(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
         """``batch``, which was made for it and may be changed, on the device and with its numbers in their range."""
@@ -92,16 +152,33 @@ class Records:
         label_bound = self._label_bound if inputs else self.bound
         return (*tree_map(self.bound.bring_in, tuple(inputs)), tree_map(label_bound.bring_in, last))
 
-    def example(self) -> tuple[Any, ...]:
-        """A batch of one record, for its shapes and dtypes only."""
-        return self.batch(torch.zeros(1, dtype=torch.long))
+    def example(self, group: int = 0) -> tuple[Any, ...]:
+        """A batch of one record in the shape of ``group``, for its shapes and dtypes only."""
+        return self.batch(torch.zeros(1, dtype=torch.long), group)
+
+
+def _read(data: Data) -> tuple[Data, tuple[str, ...]]:
+    """``data`` as a reader gives it, and what there is to say about it."""
+    found = (read(data) for read in READERS.values())
+    return next((each for each in found if each is not None), (data, ()))
 
 
 def to_device(leaf: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     """``leaf`` where and as the model wants it, if it is a tensor."""
     if not isinstance(leaf, Tensor):
         return leaf
-    return leaf.to(device, dtype if dtype is not None and leaf.dtype == torch.float64 else leaf.dtype)
+    _check_dense(leaf)
+    wider = dtype is not None and leaf.is_floating_point() and leaf.dtype.itemsize > dtype.itemsize
+    return leaf.to(device, dtype if wider else leaf.dtype)
+
+
+def _check_dense(leaf: Tensor) -> None:
+    if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:
+        raise InputError(
+            "The data holds tensors that are sparse, nested or quantised.",
+            why="Every record needs a row of numbers of its own.",
+            fix="Pass dense tensors: to_dense() of sparse ones, padded rows for nested ones, dequantize().",
+        )
 
 
 def _common_length(tensors: tuple[Any, ...]) -> int:
@@ -113,11 +190,13 @@ def _common_length(tensors: tuple[Any, ...]) -> int:
             why="A tuple, list or dict is taken as the columns of the data, with the records in dimension 0.",
             fix="Pass tensors (torch.as_tensor makes them) such as (features, labels), or a map-style Dataset.",
         )
+    for leaf in leaves:
+        _check_dense(leaf)
     lengths = {leaf.shape[0] if leaf.dim() else None for leaf in leaves}
     length = lengths.pop()
     if lengths or length is None:
         raise InputError(
-            f"The tensors of the data have different lengths: shapes {[tuple(leaf.shape) for leaf in leaves]}.",
+            "The tensors of the data have different lengths.",
             why="Dimension 0 counts the records and must be the same in each.",
             fix="Pass tensors with the records in dimension 0, such as (features, labels).",
         )
@@ -130,7 +209,7 @@ def _length_of(dataset: Any) -> int:
         raise InputError(
             f"The data is {type(dataset).__name__}, whose records cannot be counted and found by index.",
             why="A batch is drawn here, by a coin for every record; batches made elsewhere are sampled in another way.",
-            fix="Pass tensors, or a map-style Dataset (__len__ and __getitem__): of a DataLoader, its dataset.",
+            fix="Pass tensors, or a map-style Dataset (__len__ and __getitem__).",
         )
     return len(dataset)
 
@@ -138,12 +217,22 @@ def _length_of(dataset: Any) -> int:
 def _collated(records: list[Any]) -> Any:
     try:
         return default_collate(records)
-    except (TypeError, RuntimeError):
-        raise InputError(  # without torch's words, which name the shapes of private records
-            "The records of the data set cannot be put into one batch.",
-            why="All records must be made of tensors or numbers, of the same shapes.",
-            fix="Let __getitem__ return tensors of one shape, numbers, or a tuple or dict of these.",
-        ) from None
+    except (
+        TypeError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+    ):  # without torch's words, which name the shapes of private records
+        raise _unequal() from None
+
+
+def _unequal() -> InputError:
+    return InputError(
+        "The records of the data set cannot be put into one batch.",
+        why="All records must be made of tensors or numbers, of the same shapes and dtypes.",
+        fix="Let __getitem__ return tensors of one shape, numbers, or a tuple or dict of these. For records of unequal "
+        "length pass adadp.Padded, with public lengths.",
+    )
 
 
 def _rows(leaf: Tensor, indices: Tensor) -> Tensor:

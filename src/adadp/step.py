@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ from torch.utils._pytree import tree_leaves
 
 from adadp import checks
 from adadp.clipping import ClipState
-from adadp.errors import InputError
+from adadp.errors import InputError, without_text
 from adadp.events import Neighbours
 from adadp.exact import SCORE_UNITS, ExactSums, check_exact
 from adadp.gradients import GradientEngine
+from adadp.gradients.model_checks import plain_model
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.methods import GRADIENT, Contribution, Deviations, DpSgd, Method, Parts, Tensors
 from adadp.plan import Plan
@@ -69,7 +71,8 @@ class PrivateGradients:
     a record with NaN, Inf, or a          contributes nothing; the run goes on. From a norm of 1e12 on it contributes
     gradient of norm 1e15 or more         less and less
     the budget is spent                   ``BudgetExceeded``; nothing is released, the parameters are untouched
-    the forward pass raises               the error goes on; nothing was charged
+    the forward pass raises               ``InputError`` with the type and line of the exception, without its text,
+                                          which may show records; nothing was charged
     ====================================  ============================================================================
     """
 
@@ -100,8 +103,8 @@ class PrivateGradients:
         _check_choices(method, plan)
         first = next(model.parameters(), torch.empty(0))
         self._device = first.device
-        self.model = model
-        self.plan = plan
+        self.model = plain_model(model)
+        self.plan, self.method = plan, method
         self.source = seed if isinstance(seed, RandomSource) else source_of(seed)
         self.step = 0
         """How many steps were released; the next ``release`` is for this step, counted from 0."""
@@ -109,8 +112,12 @@ class PrivateGradients:
         self.batches = Batches(plan.timetable.for_records(len(self._records)), self.source)
         if example is not None and not isinstance(example, Records):
             example = Records(example, first.device, first.dtype, self._records.bound)
-        public = None if example is None else example.batch(torch.arange(len(example)))
-        self._engine = GradientEngine(model, loss, self._records.example(), example=public)
+        self._engines = [
+            GradientEngine(model, loss, self._records.example(group), example=_public(example, self._records, group))
+            for group in range(self._records.groups)
+        ]
+        """One for each public shape that records have: which calls a model makes may depend on it."""
+        self._engine = self._engines[-1]
         self._exact = self._exact_sums(arithmetic, method)
         self.query = method.query(self._engine, plan.clip_rule, plan.batch_size)
         self.gradient_deviations: Deviations | None = None
@@ -118,11 +125,12 @@ class PrivateGradients:
         for a method that cannot say."""
         self._resumed = False
         """Whether batches of the round at hand may have been released after the state that was restored."""
-        self.notes = self._engine.notes
+        said = (note for engine in self._engines for note in engine.notes)
+        self.notes = tuple(dict.fromkeys((*said, *self._records.notes)))
         self.chunk_size = self._chunk(chunk_size, memory_limit)
         torch.empty(_REUSED, dtype=torch.uint8)
-        self._padding: list[Tensor] = []
-        """The tensors of probe records, one for every row of the longest chunk."""
+        self._padding: dict[int, list[Tensor]] = {}
+        """The tensors of probe records by group, one for every row of the longest chunk."""
         self.ledger = self._opened(ledger, method)
         self.crossing = Crossing(self.ledger, self.source, mechanism)
 
@@ -156,8 +164,9 @@ class PrivateGradients:
         """
         plan, step, query = self.plan, self.step, self.query
         query.batch_size, query.clip_factor = plan.batch_size_at(step), plan.clip_factor_at(step)
-        batch = self._to_rows(self.batches.batch(step), step)
-        total, bounds = self._sums(batch, step)
+        with without_text("The model fails on a batch, for which nothing was charged"):
+            batch = self._to_rows(self.batches.batch(step), step)
+            total, bounds = self._sums(batch, step)
         charge = plan.charge_at(step, resumed=self._resumed)
         # ======================== trust line: above sensitive, below public ========================
         permit = self.crossing.pay(plan.release_at(step), charge, paid=paid)
@@ -170,7 +179,8 @@ class PrivateGradients:
         self.step += 1
         self.gradient_deviations = query.gradient_deviations(deviation)
         gradients = query.to_gradient(released, deviation)
-        gradients = query.search(gradients, _Chooser(self, permit, batch, step))
+        with without_text("The model fails on a batch that was charged"):
+            gradients = query.search(gradients, _Chooser(self, permit, batch, step))
         if query.noise_factor is not None and plan.noise is not None:
             self.plan = plan.chosen_from(step + 1, plan.noise_multiplier_at(0) * query.noise_factor)
         for name, parameter in self.model.named_parameters():
@@ -178,24 +188,31 @@ class PrivateGradients:
                 parameter.grad = gradients[name].to(parameter.dtype)
         return {name: value.float() for name, value in gradients.items()}
 
-    def _sums(self, batch: Sequence[Tensor], step: int) -> tuple[Parts, dict[str, float]]:
+    def _sums(self, batch: Sequence[Sequence[Tensor]], step: int) -> tuple[Parts, dict[str, float]]:
         """What the method asks of the batch, sensitive; and what one record can move each part of it by."""
         query = self.query
         bounds = query.l2_bounds()
         if self._exact is not None:
-            return self._exact.parts(query, batch, bounds, step), bounds
-        with self.source.random_layers(self._device, step=step):
-            total = query.finalize(self._sum_of_batch(batch, checked=self._checks(step)))
-        return total, {name: self._with_rounding(bound, query.steepness(name)) for name, bound in bounds.items()}
+            return self._exact.parts(query, batch[0], bounds, step), bounds
+        sums = query.finalize(self._sum_of_batch(batch, step, checked=self._checks(step)))
+        return sums, {name: self._with_rounding(bound, query.steepness(name)) for name, bound in bounds.items()}
 
-    def _sum_of_batch(self, batch: Sequence[Tensor], *, checked: bool = False) -> Parts | None:
+    def _sum_of_batch(self, batch: Sequence[Sequence[Tensor]], step: int, *, checked: bool = False) -> Parts | None:
         """What the method asks of the batch, added over its chunks. Sensitive."""
         total: Parts | None = None
-        for number, chunk in enumerate(batch):  # none outlives its turn: new memory costs more than the sums
-            for capture in self._engine.captures(*self._tensors(chunk), checked=checked and number == 0):
-                parts = self.query.contribution(capture)
-                total = parts if total is None else _added(total, parts)
+        for group, chunks in enumerate(batch):
+            with self._random_layers(step, group):
+                for number, chunk in enumerate(chunks):  # none outlives its turn: new memory costs more than the sums
+                    tensors, empty = self._tensors(chunk, group)
+                    for capture in self._engines[group].captures(tensors, empty, checked=checked and number == 0):
+                        parts = self.query.contribution(capture)
+                        total = parts if total is None else _added(total, parts)
+                    del tensors, empty
         return total
+
+    def _random_layers(self, step: int, group: int) -> AbstractContextManager[None]:
+        """Random numbers for dropout, of each group its own: how many one takes must not change those of another."""
+        return self.source.random_layers(self._device, step=step, purpose=_of("random layers", group))
 
     def _checks(self, step: int) -> bool:
         """Whether a few records of this step are computed alone: those of the first, and of a few secret random ones.
@@ -204,40 +221,49 @@ class PrivateGradients:
         """
         return step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < CHECK_EVERY)
 
-    def _to_rows(self, batch: Tensor, step: int) -> Sequence[Tensor]:
-        """The batch in chunks, every record in a secret random row and -1 in rows that hold none. Sensitive.
+    def _to_rows(self, batch: Tensor, step: int) -> list[list[Tensor]]:
+        """The batch in chunks by group, every record in a secret random row and -1 in rows that hold none. Sensitive.
 
         The number of rows of a chunk is public. There are always as many chunks as batches usually need, so that the
         random numbers of dropout, which are drawn row by row, do not depend on how many records there are; what does
-        not fit into them goes into short chunks behind. In exact arithmetic every record is a chunk of its own.
+        not fit into them goes into short chunks behind. How many records a group usually has is not known where there
+        are several: each then has one chunk always, and short ones behind. In exact arithmetic every record is a chunk
+        of its own.
         """
         if self._exact is not None:
-            return [*batch]
-        usual = self.plan.timetable.at(step).sampler.usual_size
-        chunks = -(-usual // self.chunk_size)
-        rows = -(-usual // chunks)
-        short = min(rows, math.isqrt(4 * usual) + 1)
-        holders = places(len(batch), chunks * rows, self.source, step=step)
-        holders = torch.cat([holders, holders.new_full(((chunks * rows - len(holders)) % short,), -1)])
-        in_rows = torch.cat([batch, batch.new_tensor([-1])])[holders]
-        main, behind = in_rows[: chunks * rows], in_rows[chunks * rows :]
-        return [*torch.split(main, rows), *(torch.split(behind, short) if len(behind) else ())]
+            return [[*batch]]
+        usual, groups = self.plan.timetable.at(step).sampler.usual_size, len(self._engines)
+        short = min(self.chunk_size, math.isqrt(4 * usual) + 1)
+        chunks = -(-usual // self.chunk_size) if groups == 1 else 1
+        rows = -(-usual // chunks) if groups == 1 else short
+        short = min(rows, short)
+        group_of = self._records.groups_of(batch)
+        found = []
+        for group in range(groups):
+            held = batch[group_of == group]
+            holders = places(len(held), chunks * rows, self.source, step=step, purpose=_of("places", group))
+            holders = torch.cat([holders, holders.new_full(((chunks * rows - len(holders)) % short,), -1)])
+            in_rows = torch.cat([held, held.new_tensor([-1])])[holders]
+            main, behind = in_rows[: chunks * rows], in_rows[chunks * rows :]
+            found.append([*torch.split(main, rows), *(torch.split(behind, short) if len(behind) else ())])
+        return found
 
-    def _tensors(self, chunk: Tensor) -> tuple[tuple[Any, ...], Tensor]:
+    def _tensors(self, chunk: Tensor, group: int) -> tuple[tuple[Any, ...], Tensor]:
         """The records of a chunk, with probe records in the rows that hold none; and which rows these are."""
         empty = chunk < 0
-        tensors = self._records.batch(chunk.clamp(min=0))
+        tensors = self._records.batch(chunk.clamp(min=0), group)
         if bool(empty.any()):
-            self._fill(tensors, empty.nonzero().squeeze(1).to(self._device))
-        return tensors, empty.to(self._device)
+            self._fill(tensors, empty.nonzero().squeeze(1).to(self._device), group)
+        return tensors, empty
 
-    def _fill(self, tensors: tuple[Any, ...], rows: Tensor) -> None:
+    def _fill(self, tensors: tuple[Any, ...], rows: Tensor, group: int) -> None:
         """Put probe records into ``rows`` of ``tensors``."""
         leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor)]
-        if not self._padding or len(self._padding[0]) < len(leaves[0]):
-            found = tree_leaves(self._records.brought_in(self._engine.padding(len(leaves[0]))))
-            self._padding = [leaf for leaf in found if isinstance(leaf, Tensor)]
-        for leaf, padding in zip(leaves, self._padding, strict=True):
+        held = self._padding.get(group)
+        if held is None or len(held[0]) < len(leaves[0]):
+            found = tree_leaves(self._records.brought_in(self._engines[group].padding(len(leaves[0]))))
+            held = self._padding[group] = [leaf for leaf in found if isinstance(leaf, Tensor)]
+        for leaf, padding in zip(leaves, held, strict=True):
             leaf.index_copy_(0, rows, padding.index_select(0, rows))
 
     def _with_rounding(self, bound: float, steepness: float = 1.0) -> float:
@@ -268,7 +294,7 @@ class PrivateGradients:
 
     def _chunk(self, chunk_size: int | str, memory_limit: int) -> int:
         if chunk_size == "auto":
-            return min(LARGEST_CHUNK, self._engine.chunk_size(memory_limit))
+            return min(LARGEST_CHUNK, *(engine.chunk_size(memory_limit) for engine in self._engines))
         if isinstance(chunk_size, str):
             raise InputError(f"`chunk_size` must be a number or 'auto', got {chunk_size!r}.", fix="Pass one of these.")
         return min(LARGEST_CHUNK, checks.count("chunk_size", chunk_size))
@@ -309,7 +335,7 @@ class PrivateGradients:
 class _Chooser:
     """A second look at the batch of a step, covered by its charge: gradient and choice are one event."""
 
-    def __init__(self, private: PrivateGradients, permit: Permit, batch: Sequence[Tensor], step: int) -> None:
+    def __init__(self, private: PrivateGradients, permit: Permit, batch: list[list[Tensor]], step: int) -> None:
         self._private, self._permit, self._batch, self._step = private, permit, batch, step
 
     def __call__(
@@ -317,18 +343,36 @@ class _Chooser:
     ) -> int:
         private, step = self._private, self._step
         if private._exact is not None:
-            total = private._exact.scores(scores, self._batch, direction, lengths, bound, step)
+            total = private._exact.scores(scores, self._batch[0], direction, lengths, bound, step)
             bound = float(SCORE_UNITS)
         else:
             total = torch.zeros(len(lengths), dtype=torch.float64)
-            with private.source.random_layers(private._device, step=step):
-                for chunk in self._batch:
-                    losses = private._engine.losses_along(private._tensors(chunk)[0], direction, lengths)
-                    total += scores(losses[:, chunk >= 0].double()).cpu()
+            for group, chunks in enumerate(self._batch):
+                with private._random_layers(step, group):
+                    for chunk in chunks:
+                        tensors, _ = private._tensors(chunk, group)
+                        losses = private._engines[group].losses_along(tensors, direction, lengths)
+                        total += scores(losses[:, chunk >= 0].double()).cpu()
             bound = private._with_rounding(bound, steepness)
         both_ways = 2 if private.plan.neighbours is Neighbours.REPLACE_ONE else 1
         # ======================== trust line: above sensitive, below public ========================
         return self._permit.choice(total, both_ways * bound, step=step, purpose="choice")
+
+
+def _of(purpose: str, group: int) -> str:
+    """What random numbers are for; those of different groups must not depend on one another."""
+    return f"{purpose} {group}" if group else purpose
+
+
+def _public(example: Records | None, records: Records, group: int) -> tuple[Any, ...] | None:
+    """The user's own public records in the shape of ``group``."""
+    if example is not None and example.groups != records.groups:
+        raise InputError(
+            "The example records have not the public lengths that the data has.",
+            why="The model is looked over for each of them.",
+            fix="Pass example=adadp.Padded(public_records, lengths) with the lengths of the data.",
+        )
+    return None if example is None else example.batch(torch.arange(len(example)), group)
 
 
 def _check_choices(method: Method, plan: Plan) -> None:

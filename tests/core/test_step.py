@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 
 import pytest
 import torch
@@ -359,15 +360,16 @@ def test_a_forward_pass_that_fails_charges_nothing(cancer, tmp_path):
 
     def loss(model, x, y):
         if failing:
-            raise ZeroDivisionError
+            raise ZeroDivisionError(f"the first label is {y[0]}, of {len(x)}")
         return cross_entropy(model, x, y)
 
     model = network()
     with Ledger.create(tmp_path / "l.jsonl", budget=PlannedBudget(plan.event())) as ledger:
         private = PrivateGradients(model, data, loss, plan, ledger, seed=0)
         failing = True
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(InputError, match=r"ZeroDivisionError at test_step.py:\d+ in loss") as caught:
             private.release()
+    assert "first label is" not in "".join(traceback.format_exception_only(caught.value))
     assert read_ledger(tmp_path / "l.jsonl").charges == {}
 
 
@@ -409,7 +411,7 @@ def test_rounding_of_the_sum_stays_inside_its_allowance(cancer, tmp_path):
     sums = []
     for chunk in (2000, 100):
         _, private = start(tmp_path, (x, y), plan, name=str(chunk), seed=1, chunk_size=chunk)
-        parts = private._sum_of_batch(private._to_rows(private.batches.batch(0), 0))["noise"]
+        parts = private._sum_of_batch(private._to_rows(private.batches.batch(0), 0), 0)["noise"]
         sums.append(torch.cat([each.double().reshape(-1) for each in parts.values()]))
     allowed = private._with_rounding(1.0) - 1.0
     assert 0 < (sums[0] - sums[1]).norm().item() < allowed

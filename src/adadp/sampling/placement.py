@@ -19,16 +19,14 @@ from torch import Tensor
 
 from adadp.randomness import RandomSource
 
-_PURPOSE = "places"
 
-
-def places(count: int, rows: int, source: RandomSource, *, step: int) -> Tensor:
+def places(count: int, rows: int, source: RandomSource, *, step: int, purpose: str = "places") -> Tensor:
     """Which of ``count`` records stands in each row, -1 for a row without one. At least ``rows`` rows; sensitive."""
-    holders = source.permutation(rows, purpose=_PURPOSE, step=step)
+    holders = source.permutation(rows, purpose=purpose, step=step)
     if count <= rows:
         return holders.masked_fill_(holders >= count, -1)
     order = holders.tolist()
-    further = source.uniform(count - rows, purpose=f"{_PURPOSE} beyond", step=step).tolist()
+    further = source.uniform(count - rows, purpose=f"{purpose} beyond", step=step).tolist()
     for record, uniform in enumerate(further, start=rows):
         place = int(uniform * (record + 1))
         order.append(record)
