@@ -98,6 +98,11 @@ class RandomSource(ABC):
         return normals[:count]
 
     @final
+    def key(self, *, purpose: str, step: int) -> bytes:
+        """256 bits that key a generator of its own, such as that of the noise on a GPU."""
+        return self._asked(4, f"{purpose}, key", step).astype("<u8").tobytes()
+
+    @final
     def permutation(self, count: int, *, purpose: str, step: int) -> Tensor:
         """The numbers 0 to ``count`` - 1 in random order: the order of as many random keys.
 

@@ -38,7 +38,7 @@ class Crossing:
 
     def __init__(self, ledger: Ledger, source: RandomSource, mechanism: GaussianMechanism | None = None) -> None:
         self.ledger, self.source = ledger, source
-        self.mechanism = GaussianMechanism() if mechanism is None else mechanism
+        self.mechanism = GaussianMechanism(overwrites=True) if mechanism is None else mechanism
 
     def pay(self, release: Event, charge: Event | None, *, paid: bool = False) -> Permit:
         """The permit for ``release``, now that ``charge``, which it is a part of, is on disk.

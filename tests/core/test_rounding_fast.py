@@ -275,13 +275,13 @@ def test_fast_what_rounding_does_to_the_others_is_far_inside_its_allowance(tmp_p
         x, y = x[:1].expand(301, *shape).contiguous(), y[:1].expand(301).contiguous()
 
     def summed(batch):
-        return torch.cat([value.double().reshape(-1) for value in private._sum_of_batch(batch)["noise"].values()])
+        return torch.cat([value.double().reshape(-1) for value in private._sum_of_batch(batch, 0)["noise"].values()])
 
     for rows in (301, 280):
         plan = Plan.of_noise(noise=1.0, steps=1, records=rows, batch_size=rows, clip_norm=1.0)
         with Ledger.create(tmp_path / f"{rows}.jsonl", budget=PlannedBudget(plan.event())) as ledger:
             private = PrivateGradients(model, (x, y), cross_entropy, plan, ledger, seed=0)
         whole, fewer = (private._to_rows(torch.arange(count), 0) for count in (301, 300))
-        only = [chunk.where(chunk == 300, -1) for chunk in whole]
+        only = [[chunk.where(chunk == 300, -1) for chunk in chunks] for chunks in whole]
         moved = (summed(whole) - summed(fewer) - summed(only)).norm().item()
         assert moved < 2 * 2.0**-24 * 301 < (private._with_rounding(1.0) - 1) / 7

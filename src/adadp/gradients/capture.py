@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from adadp.errors import InputError
-from adadp.gradients.recorder import Target
+from adadp.gradients.derived import Target
 from adadp.gradients.rule import Pair, Rule, Sums, instances, norms_of, slices, weigh_all
 
 Groups = Sequence[Sequence[str]]
@@ -41,6 +41,21 @@ class Piece:
         """The same with other records, or fewer: see ``Pair.changed``."""
         return Piece(tuple((rule, pair.changed(change)) for rule, pair in self._uses), self.targets)
 
+    def blanked(self, bad: Tensor) -> Piece:
+        """The same with zeros for the records marked in ``bad``: zero times infinity would not do."""
+
+        def zeros(rows: Tensor, start: int = 0) -> Tensor:
+            marked = bad[start : start + len(rows)]
+            return rows.masked_fill(marked.view(-1, *[1] * (rows.dim() - 1)), 0)
+
+        if self._parts is None:
+            return self.changed(zeros)
+        start, parts = 0, self._parts
+        for number, part in enumerate(parts):
+            parts[number] = {slot: zeros(rows, start) for slot, rows in part.items()}
+            start += max((len(rows) for rows in part.values()), default=0)
+        return self
+
     def square_norms(self, inverse: Mapping[str, Tensor] | None) -> Sums:
         """The squared norm of every record's gradient, times ``inverse`` where that is given, ``[records]``."""
         scales = None if inverse is None else {slot: _rows_of(inverse, each) for slot, each in self.targets.items()}
@@ -64,10 +79,11 @@ class Piece:
             return
         size = sum(rule.working_size(pair) for rule, pair in self._uses)
         for start, stop in slices(self._uses[0][1], size):
-            total: Sums = {}
-            for rule, pair in self._uses:
-                for slot, grads in rule.per_example(pair.rows(start, stop)).items():
-                    total[slot] = total[slot] + grads if slot in total else grads
+            made = [rule.per_example(pair.rows(start, stop)) for rule, pair in self._uses]
+            total = made[0]
+            for each in made[1:]:  # of one slot: a parameter may be a weight here and a bias there
+                (slot,), (grads,) = total, each.values()
+                total = {slot: total[slot] + grads.view_as(total[slot])}
             yield total
 
 
@@ -133,8 +149,8 @@ class Capture:
             empty = self._reference.new_zeros(self.records, dtype=accumulation_dtype(self._reference.dtype))
             totals = torch.stack([sum(column[1:], start=column[0]) if column else empty for column in columns], dim=1)
             bad = ~(totals.sum(1) < torch.inf)
-            if bool(bad.any()):
-                self._blank(bad)
+            if bad.device.type != "cpu" or bool(bad.any()):  # elsewhere asking would wait for the device
+                self._bad = bad if self._bad is None else self._bad | bad
             self._looked = True
             for silent in (self._bad, self.padding):
                 if silent is not None:
@@ -171,7 +187,7 @@ class Capture:
         """
         self._find_bad()
         if self.padding is not None:
-            self._blank(self.padding)
+            self._bad = self.padding if self._bad is None else self._bad | self.padding
         return self._summed(of)
 
     def _find_bad(self) -> None:
@@ -179,21 +195,12 @@ class Capture:
         if not self._looked:
             self.square_norms([list(self.parameters)])
 
-    def _blank(self, bad: Tensor) -> None:
-        """Let the records marked in ``bad`` contribute nothing: zero times infinity would not do."""
-        self._bad = bad if self._bad is None else self._bad | bad
-
-        def blanked(side: Tensor) -> Tensor:
-            return side.masked_fill(bad.view(-1, *[1] * (side.dim() - 1)), 0)
-
-        self._pieces = [piece.changed(blanked) for piece in self._pieces]
-
     def _summed(self, of: Callable[[Piece], Sums]) -> dict[str, Tensor]:
         """Parameters in their order; zeros for those that no record used."""
         sums: dict[str, Tensor] = {}
         with full_precision(self._reference.device):
             for piece in self._pieces:
-                for slot, value in of(piece).items():
+                for slot, value in of(piece if self._bad is None else piece.blanked(self._bad)).items():
                     self._add(sums, piece.targets[slot], value)
         sums |= zero_sums({name: value for name, value in self.parameters.items() if name not in sums})
         return {name: sums[name] for name in self.parameters}

@@ -37,7 +37,7 @@ class ClippedSum(Query):
         weights = rule.weights_at(square_norms, self.clip_factor, state)
         parts = {GRADIENT: capture.weighted_sums(weights, self._groups)}
         if isinstance(rule, AdaptiveClipRule):
-            parts[COUNT] = {COUNT: rule.count_query(square_norms, state).double().cpu()}
+            parts[COUNT] = {COUNT: rule.count_query(square_norms, state).double()}
         return parts
 
     def _square_norms(self, capture: Capture) -> Tensor:
@@ -48,7 +48,7 @@ class ClippedSum(Query):
         if total is None:
             total = {GRADIENT: self._engine.zeros()}
             if isinstance(self._rule, AdaptiveClipRule):
-                total[COUNT] = {COUNT: next(iter(total[GRADIENT].values())).new_zeros((), device="cpu").double()}
+                total[COUNT] = {COUNT: next(iter(total[GRADIENT].values())).new_zeros(()).double()}
         # In double precision always: else how finely a release is rounded would tell how many chunks its batch had.
         return total | {GRADIENT: {name: value.double() for name, value in total[GRADIENT].items()}}
 

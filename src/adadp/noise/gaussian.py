@@ -34,6 +34,7 @@ from torch import Tensor
 
 from adadp import checks
 from adadp.errors import InputError
+from adadp.noise.chacha import whole_noise
 from adadp.randomness import RandomSource
 
 _GRID_BITS = 14
@@ -44,6 +45,8 @@ _FARTHEST = 10.0
 """No source makes a normal beyond this many standard deviations."""
 _EXPONENTS = (-1022, 970)
 """Exponents of grids in which 1/g and 2**53 g are doubles."""
+_BLOCK = 1 << 20
+"""Coordinates that noise is made for at a time: a power of two of at least ``chacha.PER_BLOCK``, as counters need."""
 
 
 class GaussianMechanism:
@@ -66,6 +69,13 @@ class GaussianMechanism:
         tensors of several dtypes or devices  each with its own
     """
 
+    overwrites = False
+    """Whether double-precision sums are overwritten with what is released: no second vector of all coordinates, and
+    nothing sensitive is left. Audits keep the sums."""
+
+    def __init__(self, *, overwrites: bool = False) -> None:
+        self.overwrites = overwrites
+
     def release(
         self,
         total: Mapping[str, Tensor],
@@ -85,22 +95,70 @@ class GaussianMechanism:
             "noise_multiplier", noise_multiplier, why="It is a standard deviation over an l2 bound."
         )
         _check_dtypes(total)
-        vector = _flat(total)
-        if noise_multiplier == 0 or len(vector) == 0:
-            _check_range(vector, torch.finfo(torch.float64).max)
-            return _parts(vector, total)
-        grid = grid_of(l2_bound, len(vector))
-        deviation = noise_multiplier * (l2_bound / grid + math.sqrt(len(vector)))
+        sizes = [tensor.numel() for tensor in total.values()]
+        coordinates = sum(sizes)
+        if noise_multiplier == 0 or coordinates == 0:
+            _check_range(total, torch.finfo(torch.float64).max)
+            return {name: self._own(tensor, _kept_dtype(tensor)) for name, tensor in total.items()}
+        grid = grid_of(l2_bound, coordinates)
+        deviation = noise_multiplier * (l2_bound / grid + math.sqrt(coordinates))
         if not deviation * _FARTHEST <= _LARGEST:
             raise InputError(
-                f"`noise_multiplier` {noise_multiplier:g} is too large for {len(vector)} coordinates.",
+                f"`noise_multiplier` {noise_multiplier:g} is too large for {coordinates} coordinates.",
                 why="The noise would leave the range in which additions are exact.",
                 fix="Pass a smaller `noise_multiplier`.",
             )
-        vector.mul_(1 / grid).round_()
-        _check_range(vector, _LARGEST)
-        vector.add_(source.normal(len(vector), purpose=purpose, step=step).mul_(deviation).round_())
-        return _parts(vector.mul_(grid), total)
+        _check_range(total, _LARGEST * grid)
+        noise = _Noise(coordinates, deviation, source, purpose, step)
+        return {name: self._noisy(tensor, grid, noise) for name, tensor in total.items()}
+
+    def _noisy(self, tensor: Tensor, grid: float, noise: _Noise) -> Tensor:
+        """R(x) + R(N) for the next coordinates of ``noise``, a block at a time."""
+        released = self._own(tensor, _kept_dtype(tensor))
+        flat, sums = released.view(-1), tensor.detach().reshape(-1)
+        start = 0
+        while start < len(flat):
+            drawn = noise.take(len(flat) - start, flat.device)
+            stop = start + len(drawn)
+            whole = sums[start:stop].to(torch.float64, copy=True).mul_(1 / grid).round_()
+            flat[start:stop] = whole.add_(drawn).mul_(grid)
+            start = stop
+        return released
+
+    def _own(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """``tensor`` as ``dtype`` in memory that may be written to."""
+        copy = not (self.overwrites and tensor.is_contiguous())
+        return tensor.detach().to(dtype, copy=copy, memory_format=torch.contiguous_format)
+
+
+class _Noise:
+    """The noise of one release in units of its grid, coordinate by coordinate, in blocks.
+
+    On the processor the source draws it; elsewhere it is made on the device from a key of the source (``chacha``).
+    """
+
+    def __init__(self, coordinates: int, deviation: float, source: RandomSource, purpose: str, step: int) -> None:
+        self._left, self._deviation, self._source, self._purpose, self._step = (
+            coordinates, deviation, source, purpose, step,
+        )  # fmt: skip
+        self._first, self._key = 0, b""
+        self._block = torch.empty(0)
+
+    def take(self, most: int, device: torch.device) -> Tensor:
+        """The noise of the next coordinates, as many as ``most`` or as the block at hand has left."""
+        if not len(self._block):
+            self._block = self._drawn(min(_BLOCK, self._left), device)
+            self._first += len(self._block)
+            self._left -= len(self._block)
+        taken, self._block = self._block[:most].to(device), self._block[most:]
+        return taken
+
+    def _drawn(self, count: int, device: torch.device) -> Tensor:
+        if device.type == "cpu":
+            purpose = f"{self._purpose}, from {self._first}" if self._first else self._purpose
+            return self._source.normal(count, purpose=purpose, step=self._step).mul_(self._deviation).round_()
+        self._key = self._key or self._source.key(purpose=self._purpose, step=self._step)
+        return whole_noise(self._key, self._first, count, self._deviation, device)
 
 
 def grid_of(l2_bound: float, coordinates: int) -> float:
@@ -127,12 +185,10 @@ def _check_dtypes(total: Mapping[str, Tensor]) -> None:
             )
 
 
-def _check_range(vector: Tensor, largest: float) -> None:
+def _check_range(total: Mapping[str, Tensor], largest: float) -> None:
     """Refuse values beyond ``largest``, infinite ones and nan, and reveal none of them."""
-    if not len(vector):
-        return
-    low, high = torch.aminmax(vector)  # nan wins in both
-    if not (-largest <= low.item() and high.item() <= largest):
+    ends = [end.double() for tensor in total.values() if tensor.numel() for end in torch.aminmax(tensor.detach())]
+    if ends and not farthest(ends) <= largest:  # nan wins in all of them
         raise InputError(
             "The sum to be released holds a value that is not finite or far beyond its bound. Nothing was released.",
             why="No sum of clipped contributions can; what is in it must not be shown.",
@@ -140,23 +196,11 @@ def _check_range(vector: Tensor, largest: float) -> None:
         )
 
 
-def _flat(total: Mapping[str, Tensor]) -> Tensor:
-    """All coordinates as one new double-precision vector on the CPU."""
-    vector = torch.empty(sum(tensor.numel() for tensor in total.values()), dtype=torch.float64)
-    start = 0
-    for tensor in total.values():
-        vector[start : start + tensor.numel()] = tensor.detach().reshape(-1)
-        start += tensor.numel()
-    return vector
+def farthest(ends: list[Tensor]) -> float:
+    """The largest of these numbers without their signs: here, and nowhere else, a release waits for the device."""
+    return float(torch.stack([end.to(ends[0].device) for end in ends]).abs().max())
 
 
-def _parts(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``vector`` cut into tensors of the shapes and devices of ``like``, in double precision only where it had it."""
-    single = vector.to(torch.float32)
-    parts = {}
-    start = 0
-    for name, tensor in like.items():
-        source = vector if tensor.dtype is torch.float64 else single
-        parts[name] = source[start : start + tensor.numel()].view(tensor.shape).to(tensor.device)
-        start += tensor.numel()
-    return parts
+def _kept_dtype(tensor: Tensor) -> torch.dtype:
+    """Of what is released: double precision only where the sum had it."""
+    return torch.float64 if tensor.dtype is torch.float64 else torch.float32
