@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     from adadp.app.accounting.plans import plan_for
     from adadp.app.batchnorm import replace_batchnorm
     from adadp.app.config import TrainConfig
+    from adadp.app.loop import PrivateGradients
     from adadp.app.predict import load_model
     from adadp.app.selection import tune
+    from adadp.app.sources import Padded
     from adadp.app.train import Evaluation, TrainResult, fit
     from adadp.app.verify import verify_run as verify
     from adadp.clipping import ClipRule
     from adadp.ledger import Ledger
     from adadp.methods import Method
     from adadp.plan import Plan
-    from adadp.step import PrivateGradients
 
 __version__ = "0.1.0"
 
@@ -33,8 +34,9 @@ _HOMES = {
     "Evaluation": "adadp.app.train:Evaluation",
     "Ledger": "adadp.ledger:Ledger",
     "Method": "adadp.methods:Method",
+    "Padded": "adadp.app.sources:Padded",
     "Plan": "adadp.plan:Plan",
-    "PrivateGradients": "adadp.step:PrivateGradients",
+    "PrivateGradients": "adadp.app.loop:PrivateGradients",
     "TrainConfig": "adadp.app.config:TrainConfig",
     "TrainResult": "adadp.app.train:TrainResult",
     "accountant": "adadp.accounting:accountant",
@@ -57,6 +59,7 @@ __all__ = [
     "Ledger",
     "Method",
     "MixedRecords",
+    "Padded",
     "Plan",
     "PrivateGradients",
     "TrainConfig",

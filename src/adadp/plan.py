@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -64,6 +64,8 @@ class Plan:
     keep_noise: bool = False
     choice: float | None = None
     adaptive: bool = False
+    delta: float | None = field(default=None, compare=False)
+    """That of the guarantee the plan was made for, if it was made for one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", checks.count("records", self.records, minimum=2))

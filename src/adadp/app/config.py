@@ -61,7 +61,11 @@ OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False, "adambc": False, "rms"
 MULTIPLYING = ("sgd", "adamw", "adambc")
 """Optimizers whose step multiplies a parameter by 1 - lr * weight_decay; the others divide what they add."""
 
+OWN_LOOP = "own-loop"
+"""What stands for ``data`` in the configuration of a run that a training loop of the user's own has made."""
+
 ARITHMETICS = ("fast", "exact")
+PRECISIONS = ("float32", "bf16")
 SAMPLINGS = ("poisson", "fixed", "reshuffle")
 NEIGHBOURS = ("add-remove", "replace-one", "zero-out")
 
@@ -238,6 +242,13 @@ class TrainConfig:
     chunk_size: int | str = running(AUTO, help="Records processed at once.", auto=True)
     memory_limit_mb: int | None = running(None, help="Memory for `chunk_size` auto.", unset="1024")
     device: str = running("cpu", help="cpu, cuda or cuda:1.", check=_device)
+    precision: str | None = running(
+        None,
+        help="bf16: the model computes in half precision (autocast); norms and sums stay in float32.",
+        unset="float32",
+        choices=PRECISIONS,
+        none="float32",
+    )
     threads: int | None = running(None, help="Threads of PyTorch.", unset="all cores")
     evaluate_every: int | None = running(None, help="Epochs between evaluations on the test set.", unset="end only")
     checkpoint_every: int | None = running(None, help="Steps between checkpoints.", unset="a tenth of the run")

@@ -27,7 +27,9 @@ def plan_for(
     ``noise_shape`` is scaled as a whole; without one the noise is constant. ``settings`` are ``steps`` or ``epochs``
     and whatever else ``Plan.of_noise`` takes: ``clip_norm``, ``sampling``, ``neighbours``, ...
     """
-    draft = Plan.of_noise(noise=noise_shape or Uniform(1.0), records=records, batch_size=batch_size, **settings)
+    draft = Plan.of_noise(
+        noise=noise_shape or Uniform(1.0), records=records, batch_size=batch_size, delta=delta, **settings
+    )
     return scaled_to(draft, EpsilonTarget(epsilon, delta, accountant(accountant_name)))
 
 

@@ -16,17 +16,19 @@ import torch
 from torch import Tensor
 
 from adadp import __version__
-from adadp.app.accounting import Filter
-from adadp.app.config import TrainConfig
+from adadp.app.config import OWN_LOOP, TrainConfig
 from adadp.app.features import statement
 from adadp.app.runs.tensors import tensors_digest
 from adadp.app.spec import RunSpec
 from adadp.app.specification import specification
+from adadp.app.texts.schedules import parse_schedule
 from adadp.certificate.digests import json_digest
 from adadp.certificate.make import FORMAT, figures, releases_json
-from adadp.events import flatten
-from adadp.ledger import LedgerRecord
+from adadp.clipping import ClipRule
+from adadp.events import Neighbours, flatten
+from adadp.ledger import FixedBudget, LedgerRecord
 from adadp.plan import Plan
+from adadp.schedules import Schedule
 
 
 def make_certificate(
@@ -42,7 +44,7 @@ def make_certificate(
     notes: Iterable[str] = (),
     learned: Mapping[str, Tensor] | None = None,
     encoder: Mapping[str, Any] | None = None,
-    budget: Filter | None = None,
+    budget: FixedBudget | None = None,
     search: Mapping[str, Any] | None = None,
     searched: Iterable[str] = (),
     measured: Mapping[str, str] | None = None,
@@ -129,9 +131,37 @@ def plan_statement(plan: Plan, steps: int) -> dict[str, Any]:
     return {**plan.describe(), "releases": releases_json(planned)}
 
 
+def stated_plan(stated: Mapping[str, Any], clip_rule: ClipRule) -> Plan:
+    """The plan that ``plan_statement`` was made of; ``clip_rule`` is given, because its class may be a stranger's."""
+
+    def schedule(name: str) -> Schedule | None:
+        return None if stated.get(name, "none") == "none" else parse_schedule(stated[name])
+
+    return Plan(
+        records=stated["records"],
+        batch_size=stated["batch_size"],
+        steps=stated["steps"],
+        noise=schedule("noise"),
+        clip_rule=clip_rule,
+        sampling=stated["sampling"],
+        neighbours=Neighbours.parse(stated["neighbours"]),
+        before=tuple(stated.get("before", ())),
+        replaced=tuple(stated.get("replaced", ())),
+        batch_size_schedule=schedule("batch_size_schedule"),
+        clip_norm_schedule=schedule("clip_factors"),
+        keep_noise=stated.get("keep_noise", False),
+        choice=stated.get("choice"),
+        adaptive=stated.get("adaptive", False),
+    )
+
+
 def _disclosed(config: TrainConfig, plan: Plan) -> list[str]:
     disclosed = ["Every number in the configuration and in the plan."]
-    if config.records is None:
+    if config.data == OWN_LOOP:
+        disclosed.append(
+            f"The number of records of the plan, {plan.records}: the exact one, unless a public one was planned with."
+        )
+    elif config.records is None:
         disclosed.append(f"The exact number of training records, {plan.records}, which follows from the sampling rate.")
     if config.validation is not None:
         disclosed.append(
@@ -176,6 +206,13 @@ _TIME = (
 )
 
 
+_OWN_LOOP = (
+    "What the training loop did besides asking for private gradients. It was the user's own program. The certificate "
+    "covers the gradients that were released to it, and every model that is computed from them and from public values "
+    "alone. That the loop looked at the records in no other way is the responsibility of who wrote it."
+)
+
+
 def _not_covered(config: TrainConfig) -> list[str]:
     """What the guarantee does not say, in words of who is affected."""
     found = [
@@ -183,6 +220,8 @@ def _not_covered(config: TrainConfig) -> list[str]:
         "Several records of one person together. Each of them is protected, all of them together less.",
         "Evaluations on the test set, which must be public.",
     ]
+    if config.data == OWN_LOOP:
+        found.append(_OWN_LOOP)
     if config.searched:
         found.append(f"The choice among {config.searched} settings that were tried outside of this run.")
     return found

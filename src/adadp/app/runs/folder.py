@@ -56,14 +56,18 @@ class RunFolder:
     config: TrainConfig
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], config: TrainConfig) -> RunFolder:
-        """Begin a run in a new or empty folder. The folder was really written to when this returns."""
+    def create(cls, path: str | os.PathLike[str], config: TrainConfig, *, beside_ledger: bool = False) -> RunFolder:
+        """Begin a run in a new or empty folder. The folder was really written to when this returns.
+
+        ``beside_ledger``: the ledger of this very run may be there already.
+        """
         folder = cls(Path(path).absolute(), config)
         try:
             fresh = not folder.path.exists()
             folder.path.mkdir(parents=True, exist_ok=True)
             clean(folder.path)
-            if any(folder.path.iterdir()):
+            ledger = {folder.ledger_path.name, f"{folder.ledger_path.name}.lock"} if beside_ledger else set()
+            if any(each.name not in ledger for each in folder.path.iterdir()):
                 raise _occupied(folder.path)
             try:
                 folder.probe()

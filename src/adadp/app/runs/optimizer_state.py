@@ -25,7 +25,7 @@ def flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str
     The tensors are the optimizer's own, not copies: save them before the next step.
     """
     tensors: dict[str, Tensor] = {}
-    content = {key: _encode(value, str(key), tensors) for key, value in optimizer.state_dict().items()}
+    content = {key: encoded(value, str(key), tensors) for key, value in optimizer.state_dict().items()}
     return tensors, {"optimizer": type(optimizer).__qualname__, "shapes": _shapes(optimizer), "content": content}
 
 
@@ -49,7 +49,7 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], json:
             fix="Build the model and the optimizer as the run did that saved it.",
         )
     try:
-        content = {key: _decode(value, tensors) for key, value in json["content"].items()}
+        content = {key: decoded(value, tensors) for key, value in json["content"].items()}
         optimizer.load_state_dict(content)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
@@ -69,7 +69,8 @@ def _shapes(optimizer: Optimizer) -> list[list[list[int]]]:
     return [[list(parameter.shape) for parameter in group["params"]] for group in optimizer.param_groups]
 
 
-def _encode(value: object, name: str, tensors: dict[str, Tensor]) -> Any:
+def encoded(value: object, name: str, tensors: dict[str, Tensor]) -> Any:
+    """``value`` as JSON; tensors go into ``tensors``, under names that begin with ``name``."""
     if isinstance(value, Tensor):
         tensors[name] = value
         return {"tensor": name}
@@ -79,11 +80,11 @@ def _encode(value: object, name: str, tensors: dict[str, Tensor]) -> Any:
         return value
     if isinstance(value, dict):
         pairs = [
-            [_encode(key, name, tensors), _encode(item, f"{name}[{key!r}]", tensors)] for key, item in value.items()
+            [encoded(key, name, tensors), encoded(item, f"{name}[{key!r}]", tensors)] for key, item in value.items()
         ]
         return {"dict": pairs}
     if isinstance(value, (list, tuple)):
-        items = [_encode(item, f"{name}[{index}]", tensors) for index, item in enumerate(value)]
+        items = [encoded(item, f"{name}[{index}]", tensors) for index, item in enumerate(value)]
         return items if isinstance(value, list) else {"tuple": items}
     raise InputError(
         f"{name} of the optimizer is {type(value).__name__}, which has no place in a checkpoint.",
@@ -92,9 +93,10 @@ def _encode(value: object, name: str, tensors: dict[str, Tensor]) -> Any:
     )
 
 
-def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+def decoded(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """What ``encoded`` made JSON of."""
     if isinstance(value, list):
-        return [_decode(item, tensors) for item in value]
+        return [decoded(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
     ((mark, content),) = value.items()
@@ -103,7 +105,7 @@ def _decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if mark == "float":
         return float(content)
     if mark == "tuple":
-        return tuple(_decode(item, tensors) for item in content)
+        return tuple(decoded(item, tensors) for item in content)
     if mark == "dict":
-        return {_decode(key, tensors): _decode(item, tensors) for key, item in content}
+        return {decoded(key, tensors): decoded(item, tensors) for key, item in content}
     raise ValueError(f"the mark {mark!r} is unknown")

@@ -17,17 +17,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from adadp.app.report.certificate import plan_statement, statements
+from adadp.app.config import OWN_LOOP
+from adadp.app.loop import loop_spec
+from adadp.app.report.certificate import plan_statement, stated_plan, statements
 from adadp.app.report.html import render, run_page
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec
+from adadp.app.texts.clip_rules import parse_clip_rule
+from adadp.app.texts.methods import parse_method
 from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train.planning import notes_of, plan_of, planned_budget
 from adadp.app.train.search_spec import Search
 from adadp.certificate.verify import CLOSE
 from adadp.errors import InputError
 from adadp.events import describe
-from adadp.ledger import LedgerRecord, PlannedBudget, read_ledger
+from adadp.ledger import LedgerRecord, PlannedBudget, budget_like, read_ledger
 from adadp.plan import Plan
 
 
@@ -49,7 +53,8 @@ class _Finished:
     path: Path
 
     def configuration(self) -> str:
-        assert self._folder.config
+        if self._spec.config != self._folder.config:
+            raise InputError("config.toml does not say what the certificate says of this training loop.")
         return "config.toml as certified"
 
     def plan(self) -> str:
@@ -148,11 +153,25 @@ class _Finished:
 
     @cached_property
     def _spec(self) -> RunSpec:
-        return RunSpec.of(self._folder.config)
+        config = self._folder.config
+        if config.data != OWN_LOOP:
+            return RunSpec.of(config)
+        return loop_spec(
+            self._asked,
+            parse_method(config.method),
+            delta=config.delta,
+            accountant=config.accountant,
+            seed=config.seed,
+            exact=config.arithmetic == "exact",
+            budget=budget_like(self._record.budget) if self._asked.adaptive else None,
+        )
 
     @cached_property
     def _asked(self) -> Plan:
-        """What config.toml asks for."""
+        """What config.toml asks for. That of a training loop of the user's own asks for what was certified."""
+        config = self._folder.config
+        if config.data == OWN_LOOP:
+            return stated_plan(self._certificate["plan"], parse_clip_rule(config.clip_rule))
         return plan_of(self._spec, self._certificate["plan"]["records"])
 
     @cached_property

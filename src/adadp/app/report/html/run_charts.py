@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from adadp.app.config import TrainConfig
+from adadp.app.report.certificate import stated_plan
 from adadp.app.report.html.formatting import number
 from adadp.app.report.html.page import Axis, Chart, Series
 from adadp.app.report.wording import bracket_in_words
 from adadp.app.runs import Evaluated
-from adadp.app.texts.schedules import parse_open, parse_schedule
+from adadp.app.texts.schedules import parse_open
 from adadp.certificate.wording import guarantee_of, small
-from adadp.plan import Plan
+from adadp.clipping import Flat
 from adadp.schedules import Schedule, Uniform
 
 Line = Mapping[str, Any]
@@ -132,7 +133,7 @@ def accountants_chart(certificate: Mapping[str, Any]) -> Chart | None:
 
 def schedules(config: TrainConfig, certificate: Mapping[str, Any]) -> tuple[list[Chart], list[tuple[str, str]]]:
     """What changed over the epochs as charts, and what stayed the same as a table."""
-    plan = _plan(certificate["plan"])
+    plan = stated_plan(certificate["plan"], Flat(1.0))  # for its schedules; the rule may be a stranger's
     rate = _rate(config)
     bound = _bound(certificate["plan"]["clip_norm"])
     by_step: list[tuple[str, str, str, Callable[[int], float]]] = [
@@ -160,21 +161,6 @@ def schedules(config: TrainConfig, certificate: Mapping[str, Any]) -> tuple[list
         elif values:
             constants.append((title, number(values[0])))
     return charts, constants
-
-
-def _plan(stated: Mapping[str, Any]) -> Plan:
-    """The plan as far as the schedules of a run go, from what its certificate says about it."""
-    return Plan.of_noise(
-        noise=0.0 if stated["noise"] == "none" else parse_schedule(stated["noise"]),
-        records=stated["records"],
-        batch_size=stated["batch_size"],
-        steps=stated["steps"],
-        sampling=stated["sampling"],
-        neighbours=stated["neighbours"],
-        batch_size_schedule=parse_schedule(stated["batch_size_schedule"]) if "batch_size_schedule" in stated else None,
-        clip_norm_schedule=parse_schedule(stated["clip_factors"]) if "clip_factors" in stated else None,
-        keep_noise=stated.get("keep_noise", False),
-    )
 
 
 def _bound(rule: str) -> float | None:

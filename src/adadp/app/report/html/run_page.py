@@ -22,7 +22,7 @@ from typing import Any
 
 from adadp import __version__
 from adadp.accounting import rounded_up
-from adadp.app.config import TrainConfig
+from adadp.app.config import OWN_LOOP, TrainConfig
 from adadp.app.report.html import run_charts as charts
 from adadp.app.report.html.formatting import doubts, duration, meaning, number, percent, percent_up, unbroken, whole
 from adadp.app.report.html.page import Command, Figure, KeyFigures, Matrix, Page, Part, Section, Table, Tone, Words
@@ -296,6 +296,8 @@ def settings(config: TrainConfig, certificate: Certificate | None) -> Section:
 def _rerun(folder: RunFolder, certificate: Certificate | None) -> tuple[Part, ...]:
     """How to make the run again. One that a search chose is what no training makes: it would not be charged as that."""
     config, search = folder.config, folder.search()
+    if config.data == OWN_LOOP:
+        return (Words(("A training loop of the user's own made this run, so no command runs it again.",)),)
     if config.data == "python":
         return (Words(("The data was handed over in Python (adadp.fit), so no command runs this again.",)),)
     if certificate is None:
