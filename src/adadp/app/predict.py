@@ -14,6 +14,7 @@ from adadp.app import zoo
 from adadp.app.config import TrainConfig
 from adadp.app.features import Shape, WithFeatures, parse_features, raw_bound, whole_module
 from adadp.app.inputs import load_inputs
+from adadp.app.language import NextToken
 from adadp.app.owndata import Encoder, array_features, encoder_from_json, is_own, own_path
 from adadp.app.runs import RunFolder
 from adadp.app.zoo.models import build_model
@@ -42,6 +43,11 @@ class TrainedModel:
 
     def probabilities(self, records: Tensor) -> Tensor:
         """The probability of each class, for each record."""
+        if isinstance(self.network, NextToken):
+            raise InputError(
+                "The run trained a language model, which has no classes.",
+                fix="Draw texts from it with adadp.app.language.sample.",
+            )
         if tuple(records.shape[1:]) != self.input_shape:
             raise InputError(
                 f"The records have shape {tuple(records.shape[1:])}; the model takes {self.input_shape}.",

@@ -9,9 +9,11 @@ from adadp.app.auto_size import auto_batch_size, auto_steps
 from adadp.app.config import AUTO, TrainConfig, leaves_start_open, require_delta
 from adadp.app.features import Stage, features_text, parse_features, released_stages
 from adadp.app.features.private_bounds import Bounds
+from adadp.app.features.text import Bytes
+from adadp.app.hub_models import PREFIX, HubModel
 from adadp.app.methods.adadp import AdaDp
 from adadp.app.owndata import is_own, private_positions
-from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
+from adadp.app.recipes import BYTE_MODEL, DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import is_name
@@ -40,9 +42,10 @@ def resolve(config: TrainConfig) -> RunSpec:
     if METHODS.get(method.name) is type(method):  # else it is named by its place, which stays as it was given
         draft.method = str(method)
     draft.delta = delta_of(config)
-    if draft.features is None and draft.model is None and draft.data in DEFAULT_FEATURES:
-        equalised = isinstance(method, AdaDp) and draft.epsilon is not None  # its noise is a share of epsilon
-        draft.features = DEFAULT_FEATURES[draft.data] + (f"+{EQUALISED}" if equalised else "")
+    if draft.model is not None and draft.model.startswith(PREFIX):
+        draft.model = str(HubModel.of(draft.model).pinned())
+    if draft.features is None:
+        draft.features = _default_features(draft, method)
     if own and draft.records is not None:
         refuse_large_delta(draft, draft.records)
     stages = parse_features(draft.features)
@@ -77,6 +80,19 @@ def delta_of(config: TrainConfig) -> float | None:
         if delta is None:
             require_delta(config)
     return delta
+
+
+def _default_features(draft: Draft, method: Method) -> str | None:
+    """The features where none are named: those of the data set, or what a model of texts reads."""
+    if draft.model is not None and draft.model.startswith(PREFIX):
+        return HubModel.of(draft.model).tokens
+    if draft.model is not None and draft.model.partition(":")[0] == BYTE_MODEL:
+        return Bytes.name
+    text = not is_own(draft.data) and find(draft.data).text
+    if draft.data not in DEFAULT_FEATURES or (draft.model is not None and not text):
+        return None
+    equalised = isinstance(method, AdaDp) and draft.epsilon is not None  # its noise is a share of epsilon
+    return DEFAULT_FEATURES[draft.data] + (f"+{EQUALISED}" if equalised else "")
 
 
 def _with_bounds(stages: tuple[Stage, ...], config: TrainConfig) -> tuple[Stage, ...]:

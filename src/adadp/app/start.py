@@ -12,7 +12,9 @@ from torch import Tensor
 from adadp import checks
 from adadp.app.config import TrainConfig
 from adadp.app.features import Progress, Shape, Stage, extract, extract_both, fixed_first
+from adadp.app.hub_models import PREFIX, HubModel
 from adadp.app.inputs import Inputs, load_inputs
+from adadp.app.language import NextToken, bits_on, next_value_loss
 from adadp.app.owndata import is_own
 from adadp.app.resolve import fitted, resolve
 from adadp.app.runs import RunFolder
@@ -109,20 +111,29 @@ def run_on(
     assert config.model is not None
     inputs = records.inputs
     model = build_model(config.model, input_shape=records.shape, classes=inputs.classes, seed=_initial_seed(config))
+    speaks = model.unit if isinstance(model, NextToken) else None
+    test = None if records.test is None or speaks is None else bits_on(records.test[0], speaks)
     return train(
         model,
-        records.train,
+        records.train if speaks is None else records.train[:1],
         spec,
-        test=records.test,
+        loss="cross-entropy" if speaks is None else next_value_loss,
+        test=records.test if speaks is None else None,
+        evaluate=test,
         validation=records.validation,
         out=out,
         resume=resume,
         record_unit=inputs.record,
-        notes=inputs.notes,
+        notes=[*inputs.notes, *_public_weights(config.model)],
         encoder=inputs.encoder,
         input_shape=inputs.shape,
         watch=watch,
     )
+
+
+def _public_weights(model: str) -> list[str]:
+    """What the certificate says about where a public model that is trained on came from."""
+    return [f"Training began from these: {HubModel.of(model).model.describe()}"] if model.startswith(PREFIX) else []
 
 
 def _initial_seed(config: TrainConfig) -> int:

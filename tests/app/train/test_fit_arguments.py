@@ -41,6 +41,10 @@ def run(out: Path | None, **settings):
     return fit(nn.Linear(settings.pop("width", 5), 2), data, out=out, **{**SETTINGS, **settings})
 
 
+def halved(optimizer, steps):
+    return torch.optim.lr_scheduler.MultiStepLR(optimizer, [steps // 2], gamma=0.5)
+
+
 SENSELESS = {
     "epsilon": [
         {"epsilon": "2", "noise_multiplier": None},
@@ -69,6 +73,9 @@ SENSELESS = {
     "keep_noise": [{"keep_noise": True}, {"keep_noise": "yes", "clip_norm_schedule": "exp:k=0.1"}],
     "lr": [{"lr": value} for value in (0, -0.1, 1e308, 1e-320, float("nan"), float("inf"), "0.1", True, [0.1])],
     "optimizer": [{"optimizer": value} for value in ("lion", 5, torch.optim.SGD(nn.Linear(5, 2).parameters(), 0.1))],
+    "scheduler": [{"scheduler": 5}, {"scheduler": lambda optimizer: optimizer}, {"scheduler": lambda *_: 5}]
+    + [{"scheduler": halved, "lr": value} for value in ("exp:s0=0.1,k=0.1", lambda epoch: 0.1)],
+    "collate_fn": [{"collate_fn": 5}],
     "momentum": [{"momentum": value} for value in (-0.1, 1.0, "0.9")] + [{"momentum": 0.9, "optimizer": "adam"}],
     "weight_decay": [{"weight_decay": value} for value in (-1, 1e308, 1e3, "0.1")],
     "ema": [{"ema": value} for value in (0, 1, -1, "0.9")],
@@ -94,6 +101,7 @@ SENSELESS = {
     "chunk_size": [{"chunk_size": value} for value in (0, "big", 1.5)],
     "memory_limit_mb": [{"memory_limit_mb": value} for value in (0, "1", 1.5)],
     "device": [{"device": 5}, {"device": "tpu"}],
+    "precision": [{"precision": "half"}, {"precision": 16}],
     "out": [{"out": 5}, {"out": True}],
     "resume": [{"resume": "yes"}, {"resume": 1}, {"resume": True}],
     "evaluate_every": [
@@ -140,6 +148,8 @@ EFFECT = {
     "keep_noise": {"clip_norm_schedule": ExponentialDecay(1.0, 0.5), "keep_noise": True},
     "lr": {"lr": lambda epoch: 0.1 / (1 + epoch)},
     "optimizer": {"optimizer": "adam"},
+    "scheduler": {"scheduler": halved},
+    "collate_fn": {"collate_fn": lambda records: (records[0][0][None] + 1, records[0][1][None])},
     "momentum": {"momentum": 0.5},
     "weight_decay": {"weight_decay": 0.1},
     "ema": {"ema": 0.5},
@@ -154,6 +164,7 @@ EFFECT = {
     "records": {"records": 300},
     "seed": {"seed": 1},
     "arithmetic": {"arithmetic": "exact"},
+    "precision": {"precision": "bf16"},
     "evaluate_every": {"test": TEST, "evaluate_every": 1},
     "checkpoint_every": {"checkpoint_every": 3},
     "searched": {"searched": 3},

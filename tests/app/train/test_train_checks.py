@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from train_cases import FEATURES, LABELS, QUICK, TEST, of_dict, run, small, values
 
 import adadp
@@ -24,6 +24,11 @@ from adadp.errors import AccountingError, InputError, Interrupted, RunError
 from adadp.ledger import Ledger
 
 pytestmark = pytest.mark.slow
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(6))
 
 
 def test_the_learning_rate_of_abadi_et_al_2016_falls_over_ten_epochs_and_stays():
@@ -114,7 +119,7 @@ def batch_mean(model, features, labels):
 REFUSED = {
     "one record": ({"data": (FEATURES[:1], LABELS[:1])}, r"has 1 record\."),
     "different lengths": ({"data": (FEATURES, LABELS[:-1])}, "different lengths"),
-    "a DataLoader": ({"data": DataLoader(TensorDataset(FEATURES, LABELS))}, "is DataLoader"),
+    "a stream": ({"data": DataLoader(Stream())}, "is Stream, whose records cannot be counted"),
     "labels": ({"data": (FEATURES, LABELS + 1)}, "training labels must lie between 0 and 1"),
     "labels of a data set": ({"data": TensorDataset(FEATURES, LABELS - 1)}, "training labels"),
     "test labels": ({"test": (TEST[0], TEST[1] + 1)}, "test labels must lie between 0 and 1"),

@@ -62,6 +62,8 @@ def _figures(status: Status) -> str:
     cost = "no privacy" if epsilon is None else f"epsilon {epsilon:.3f}"
     if status.rehearsal and epsilon is not None:
         cost = f"rehearsal, {cost} without a seed"
+    if status.evaluation is not None:
+        return f"{cost}  {status.evaluation.name} {status.evaluation.digits}"
     return cost if status.test_accuracy is None else f"{cost}  accuracy {status.test_accuracy:.4f}"
 
 

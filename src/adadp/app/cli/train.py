@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,7 @@ def _show(result: TrainResult, as_json: bool) -> None:
             **stated(certificate),
             "test_accuracy": result.test_accuracy,
             "balanced_accuracy": result.balanced_accuracy,
+            **({} if result.evaluation is None else {"evaluation": asdict(result.evaluation)}),
             "delta": certificate["delta"],
             "noise_multiplier": plan.noise_multiplier_at(0),
             "steps": certificate["steps_done"],
@@ -133,6 +135,8 @@ def _show(result: TrainResult, as_json: bool) -> None:
     click.echo(result.describe())
     if result.test_accuracy is not None:
         click.echo(f"Test accuracy {result.test_accuracy:.4f} after at most {result.seconds} s.")
+    if result.evaluation is not None:
+        click.echo(f"On the test data: {result.evaluation}, after at most {result.seconds} s.")
     if result.out is not None:
         click.echo(
             f"Everything is in {result.out}, with a page to read: report.html. Check it with: adadp verify {result.out}"

@@ -15,14 +15,14 @@ from adadp.errors import InputError
 from adadp.schedules import Schedule
 from adadp.step import PrivateGradients
 
-MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-"""From the trained parameters to an optimizer over them."""
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer] | torch.optim.Optimizer
+"""From the trained parameters to an optimizer over them; or that optimizer."""
 
 
 def make_optimizer(
     model: nn.Module, config: TrainConfig, rate: Schedule | None, make: MakeOptimizer | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer ``config`` names, over the trained parameters; if that is "python", the one ``make`` makes.
+    """The optimizer ``config`` names, over the trained parameters; if that is "python", the one ``make`` is or makes.
 
     ================================================  ================================================================
     the name "python" and no function, or both a      ``InputError``
@@ -41,7 +41,7 @@ def make_optimizer(
             "rms.",
         )
     if make is not None:
-        return _checked(make(parameters), parameters)
+        return _checked(make if isinstance(make, torch.optim.Optimizer) else make(parameters), parameters)
     if rate is None:
         raise InputError("No learning rate is given.", fix="Pass `lr` or `lr_schedule`.")
     lr = rate.value_at(0)
@@ -85,7 +85,7 @@ def _checked(optimizer: object, parameters: list[nn.Parameter]) -> torch.optim.O
         raise InputError(
             "The optimizer holds parameters that are not the trained ones of this model.",
             why="Only those get a private gradient; a stale gradient of another would be used as it is.",
-            fix="Make it from the parameters the function is given.",
+            fix="Make it from those parameters of the model that have requires_grad.",
         )
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:

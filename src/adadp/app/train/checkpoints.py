@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adadp.app.optimizers.scheduling import Scheduled
 from adadp.app.runs import Checkpoint, RunFolder, flatten_optimizer, restore_optimizer
 from adadp.app.train.averaging import WeightAverage
 from adadp.app.train.validation_noise import HELD, Looks
@@ -101,6 +102,7 @@ def save(
     lost: int,
     looks: Looks | None = None,
     average: WeightAverage | None = None,
+    scheduled: Scheduled | None = None,
 ) -> None:
     """Replace the checkpoint by the state as it is now. ``clean``: this process will release nothing after it."""
     state = private.state()
@@ -118,6 +120,8 @@ def save(
         "lost": lost,
         "clean": clean,
     }
+    if scheduled is not None:
+        text["scheduler"] = scheduled.state()
     if private.plan.adaptive and looks is None:
         text["noise"] = str(private.plan.noise)
     if looks is not None:
@@ -155,12 +159,15 @@ def restore(
     private: PrivateGradients,
     optimizer: torch.optim.Optimizer,
     average: WeightAverage | None = None,
+    scheduled: Scheduled | None = None,
 ) -> None:
-    """Put model, optimizer, average, batches and clip state back to where they were when ``found`` was saved."""
+    """Put everything back to where it was when ``found`` was saved."""
     _load_model(private.model, _under("model", found.tensors))
     if average is not None:
         average.restore(_under("average", found.tensors), found.state["averaged"])
     restore_optimizer(optimizer, _under("optimizer", found.tensors), found.state["optimizer"])
+    if scheduled is not None:
+        scheduled.restore(found.state.get("scheduler"))
     batches: dict[str, Any] = {}
     if found.state["round"] is not None:
         batches = {"round": found.state["round"], "arrangement": found.tensors["batches/arrangement"]}

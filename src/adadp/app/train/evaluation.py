@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
-from adadp.app.losses import Loss, binary_cross_entropy, check_labels, cross_entropy
+from adadp.app.losses import (
+    IGNORED,
+    Loss,
+    check_labels,
+    classes_found,
+    inputs_and_labels,
+    is_tokens,
+    scores_of,
+)
 from adadp.app.runs import Evaluated
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
@@ -39,7 +49,8 @@ class LabelledRecords:
     The model is in evaluation mode meanwhile, and in its own modes again afterwards.
     """
 
-    features: Tensor
+    features: Any
+    """A tensor, or a dict of them."""
     labels: Tensor
     loss: Loss
     classes: int
@@ -49,7 +60,12 @@ class LabelledRecords:
 
     def __call__(self, model: nn.Module) -> float:
         right = self._total(model, lambda found, labels: (found == labels).sum())
-        return int(right) / self.labels.numel()
+        return int(right) / int(self._counted.sum())
+
+    @property
+    def _counted(self) -> Tensor:
+        """Which labels count: all but those of padding."""
+        return self.labels != IGNORED if is_tokens(self.loss) else torch.ones_like(self.labels, dtype=torch.bool)
 
     def confusion(self, model: nn.Module) -> Confusion | None:
         """What the model takes the records of each class for; a row is a true class.
@@ -64,8 +80,9 @@ class LabelledRecords:
         =============================================  ===================================================
         """
         size = self.classes
-        whole = self.labels.long()
-        if size > MOST_CLASSES or bool((whole != self.labels).any()) or int(whole.max()) >= size:
+        labels = self.labels[self._counted]
+        whole = labels.long()
+        if size > MOST_CLASSES or bool((whole != labels).any()) or int(whole.max()) >= size:
             return None
         cells = size * size
         counts = self._total(model, lambda found, true: torch.bincount(true.long() * size + found, minlength=cells))
@@ -74,12 +91,14 @@ class LabelledRecords:
     def _total(self, model: nn.Module, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """The sum of what ``of`` makes of the classes found and the true ones, a part of the records at a time."""
         total = torch.zeros((), dtype=torch.long)
-        parts = (torch.split(part, _AT_ONCE) for part in (self.features, self.labels))
         with _evaluating(model), torch.no_grad():
-            for features, labels in zip(*parts, strict=True):
-                scores = model(self.bound(to_device(features, self.device, self.dtype)))
-                found = scores.argmax(1) if self.loss is cross_entropy else (scores > 0).long()
-                total = total + of(found.cpu().reshape(labels.shape).flatten(), labels.cpu().flatten())
+            for rows in torch.split(torch.arange(len(self.labels)), _AT_ONCE):
+                inputs = tree_map(
+                    lambda part, rows=rows: self.bound(to_device(part[rows], self.device, self.dtype)), self.features
+                )
+                labels, counted = self.labels[rows].cpu().flatten(), self._counted[rows].cpu().flatten()
+                found = classes_found(scores_of(model, inputs), self.loss).cpu().flatten()
+                total = total + of(found[counted], labels[counted])
         return total
 
 
@@ -105,13 +124,13 @@ def accuracy_on(
     labels that are no classes of the model         ``InputError``
     ==============================================  ==================================================================
     """
-    if classes is None or loss not in (cross_entropy, binary_cross_entropy):
+    if classes is None:
         raise InputError(
             "Accuracy on test data is known for cross-entropy losses only.",
             fix="Pass evaluate=, a function of the model that returns a number, in place of test.",
         )
     check_pair(test, "test")
-    check_labels(test[1], classes, "test")
+    check_labels(test[1], classes, "test", ignored=is_tokens(loss))
     return LabelledRecords(test[0], test[1], loss, classes, device, dtype, InputBound() if bound is None else bound)
 
 
@@ -132,7 +151,7 @@ def refuse_training_records(data: Data, public: tuple[Tensor, Tensor] | None, ca
     records that are no tuples of tensors               are not compared
     ==================================================  ==============================================================
     """
-    ours = _counted(data) if _is_pair(public) else None
+    ours = _counted(data) if is_pair(public) else None
     if ours is None or public is None:
         return
     theirs = Counter(_digests(*public))
@@ -149,16 +168,22 @@ def _counted(data: Data) -> Counter[bytes] | None:
     """How often each record of ``data`` occurs; None where records have no first and last tensor."""
     records, counts = Records(data), Counter[bytes]()
     for indices in torch.split(torch.arange(len(records)), _AT_ONCE):
-        batch = records.batch(indices)
-        if len(batch) < 2 or not all(isinstance(part, Tensor) for part in (batch[0], batch[-1])):
+        batch = records.batch(indices, records.groups - 1)
+        try:
+            inputs, labels = inputs_and_labels(batch if len(batch) == 1 else (batch[0], batch[-1]))
+        except InputError:
             return None
-        counts.update(_digests(batch[0], batch[-1]))
+        if not all(isinstance(part, Tensor) for part in (*tree_leaves(inputs), labels)):
+            return None
+        counts.update(_digests(inputs, labels))
     return counts
 
 
-def _digests(values: Tensor, labels: Tensor) -> Iterator[bytes]:
+def _digests(values: Any, labels: Tensor) -> Iterator[bytes]:
     """A digest of each record, the same for equal numbers of another type and for 0 with either sign."""
-    for parts in zip(torch.split(values, _AT_ONCE), torch.split(labels, _AT_ONCE), strict=True):
+    if isinstance(values, Mapping):
+        values = {key: values[key] for key in sorted(values)}
+    for parts in zip(*(torch.split(each, _AT_ONCE) for each in (*tree_leaves(values), labels)), strict=True):
         rows = torch.cat([part.detach().cpu().reshape(len(part), -1).float() for part in parts], dim=1)
         yield from (blake2b(row, digest_size=16).digest() for row in (rows + 0.0).numpy())
 
@@ -245,7 +270,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 def check_pair(records: object, name: str) -> None:
     """Refuse ``records`` (the argument ``name``) that are no features and labels."""
-    if not _is_pair(records):
+    if not is_pair(records):
         other = ", or evaluate=, a function of the model" if name == "test" else ""
         raise InputError(
             f"The {name} data must be a pair of tensors, features and class numbers, of the same length above 0.",
@@ -253,8 +278,21 @@ def check_pair(records: object, name: str) -> None:
         )
 
 
-def _is_pair(test: object) -> bool:
-    if not isinstance(test, (tuple, list)) or len(test) != 2 or not all(isinstance(part, Tensor) for part in test):
+def is_pair(test: object) -> bool:
+    """Whether ``test`` are inputs, a tensor or a dict of them, and as many labels."""
+    if not isinstance(test, (tuple, list)) or len(test) != 2:
         return False
-    features, labels = test
-    return features.dim() > 0 and labels.dim() > 0 and len(features) == len(labels) > 0 and not labels.is_complex()
+    inputs, labels = test
+    parts = [*tree_leaves(inputs), labels]
+    if not isinstance(inputs, (Tensor, dict)) or len(parts) < 2 or not all(isinstance(part, Tensor) for part in parts):
+        return False
+    return all(part.dim() > 0 and len(part) == len(labels) > 0 for part in parts) and not labels.is_complex()
+
+
+def labelled(data: Data) -> tuple[Any, Tensor]:
+    """Public records of any kind as inputs and labels: all at once, in the largest of their shapes."""
+    records = Records(data)
+    columns = records.columns
+    batch = records.batch(torch.arange(len(records)), records.groups - 1) if columns is None else columns
+    inputs, labels = inputs_and_labels(batch)
+    return inputs, labels

@@ -9,6 +9,8 @@ from numbers import Real
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from adadp import checks
 from adadp.app.config import TrainConfig, leaves_start_open
@@ -23,12 +25,14 @@ from adadp.app.features import (
 )
 from adadp.app.losses import Loss
 from adadp.app.optimizers.building import MakeOptimizer
+from adadp.app.optimizers.scheduling import MakeScheduler
 from adadp.app.schedules import tabulated
 from adadp.app.settings import refuse_unknown, settings_of
+from adadp.app.sources import Collate, read_data
 from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import clip_rule_text
 from adadp.app.texts.methods import method_text, parse_method
-from adadp.app.train.evaluation import Evaluate, Evaluation, check_pair, refuse_training_records
+from adadp.app.train.evaluation import Evaluate, Evaluation, check_pair, labelled, refuse_training_records
 from adadp.app.train.planning import with_release_noise
 from adadp.app.train.result import TrainResult
 from adadp.app.train.run import Watch
@@ -65,9 +69,11 @@ def fit(
     noise_schedule: OverEpochs | None = None,
     lr: float | OverEpochs | None = None,
     optimizer: str | MakeOptimizer = "sgd",
+    scheduler: LRScheduler | MakeScheduler | None = None,
     loss: str | Loss = "cross-entropy",
+    collate_fn: Collate | None = None,
     example: Data | None = None,
-    test: tuple[Tensor, Tensor] | None = None,
+    test: Data | None = None,
     evaluate: Evaluate | Evaluation | None = None,
     validation: tuple[Tensor, Tensor] | int | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -80,18 +86,23 @@ def fit(
     ``settings`` are those of ``adadp train`` by their names: ``epsilon=2, delta=1e-5, epochs=5``. docs/training.md has
     the table. An argument that would be ignored is refused.
 
-    ``data``        a tuple of tensors such as (features, labels), or a map-style Dataset
+    ``data``        (features, labels) as tensors, arrays or frames, a map-style Dataset, a Hugging Face or Arrow
+                    data set, a DataLoader (for its data set), or ``Padded`` for records of unequal length
     ``batch_size``  expected records per step, without a default: it matters more than any other number
     ``method``      how a batch becomes a gradient: its text, such as ``adadp:power=0.5``, or a ``Method``
     ``features``    what happens to the first tensor of ``data`` (and of ``test``) before the model sees it: the text of
                     stages, or stages. Where noise is needed and none is given, it is a share of ``epsilon``
     ``clip_norm``   the l2 bound of one record's gradient, or a clip rule
-    ``optimizer``   a name, or a function that makes one from the list of trained parameters; it keeps its own learning
-                    rate unless ``lr`` is given
+    ``optimizer``   a name, an optimizer of the model's trained parameters, or a function that makes one from their
+                    list; it keeps its own learning rate unless ``lr`` is given
+    ``scheduler``   a function of the optimizer and the number of steps that makes a scheduler of torch, or one made
+                    for ``optimizer``; it is stepped after every private step, not after every epoch
     ``loss``        a name, or a function ``loss(model, *batch)`` that returns one number per record
+    ``collate_fn``  makes tensors of a list with one record: it sees each record alone
     ``example``     two or more public records in the form of ``data`` to look the model over with, where it does not
                     take probe records
-    ``test``        public (features, labels) for an accuracy; refused if many of them are training records
+    ``test``        public (features, labels), or what ``data`` may be, for an accuracy; refused if many of them are
+                    training records
     ``evaluate``    a function of the model that returns a number from public data, or an ``Evaluation`` with a name
     ``validation``  for a noise schedule that follows looks: public (features, labels), or how many of ``data`` to keep
                     aside, which are private unless ``validation_public``
@@ -108,8 +119,13 @@ def fit(
     """
     refuse_unknown(settings, [*signature(fit).parameters, *SETTINGS])
     make = None if isinstance(optimizer, str) else optimizer
-    _check_objects(make=make, evaluate=evaluate, watch=watch, out=out, resume=resume)
+    _check_objects(make=make, collate_fn=collate_fn, evaluate=evaluate, watch=watch, out=out, resume=resume)
     given, epochs = settings.get, settings.get("epochs")
+    _check_scheduler(scheduler, lr, make, given("lr_schedule"))
+    data, data_notes = read_data(data, collate_fn)
+    example = None if example is None else read_data(example, collate_fn)[0]
+    test = _public_pair(test, collate_fn)
+    kept, looked_at = _validation(validation, collate_fn)
     _refuse_ignored(
         "evaluate_every", given("evaluate_every"), "nothing is evaluated", "test or evaluate", test, evaluate
     )
@@ -140,7 +156,6 @@ def fit(
     usual = own.lr if own.lr is not None and own.optimizer == optimizer else DEFAULT_RATE
     rate, rate_schedule = _over_epochs("lr", usual if lr is None and make is None else lr, epochs)
     batch_size, batch_size_schedule = _over_epochs("batch_size", batch_size, epochs)
-    kept = validation if isinstance(validation, int) else None
     config = TrainConfig(
         data="python",
         features=features if features is None or isinstance(features, str) else features_text(stages),
@@ -164,7 +179,6 @@ def fit(
     spec = RunSpec.of(config, method=asked, stages=stages, rule=clip_norm if isinstance(clip_norm, ClipRule) else None)
     fixed, _ = fixed_first(stages)
     bound = raw_bound(stages, config.input_bound)
-    looked_at = None if isinstance(validation, int) else validation
     refuse_training_records(data, test)
     refuse_training_records(data, looked_at, "validation")
     shape = None
@@ -186,12 +200,13 @@ def fit(
         spec,
         loss=loss,
         optimizer=make,
+        scheduler=scheduler,
         test=test,
         validation=looked_at,
         evaluate=evaluate,
         out=out,
         resume=resume,
-        notes=[bound.describe()] if isinstance(bound, InputBound) else [],
+        notes=[*data_notes, *([bound.describe()] if isinstance(bound, InputBound) else [])],
         example=example,
         input_shape=shape,
         watch=watch,
@@ -211,18 +226,50 @@ def _stages(features: str | Stage | Sequence[Stage] | None) -> tuple[Stage, ...]
     return tuple(stages)
 
 
-def _check_objects(*, make: object, evaluate: object, watch: object, out: object, resume: object) -> None:
+def _public_pair(data: Data | None, collate_fn: Collate | None) -> Any:
+    """Public records as inputs and labels; what is no pair of them is refused later, by its name."""
+    if data is None:
+        return None
+    data, _ = read_data(data, collate_fn)
+    return data if isinstance(data, (Tensor, tuple, list)) else labelled(data)
+
+
+def _validation(validation: Any, collate_fn: Collate | None) -> tuple[int | None, Any]:
+    """How many records to keep aside, or public ones."""
+    return (validation, None) if isinstance(validation, int) else (None, _public_pair(validation, collate_fn))
+
+
+def _check_scheduler(scheduler: object, lr: object, make: object, schedule: object) -> None:
+    if scheduler is None:
+        return
+    if not callable(scheduler) and not isinstance(scheduler, LRScheduler):
+        raise InputError(
+            f"scheduler is {scheduler!r}, which cannot be called.",
+            fix="Pass a function lambda optimizer, steps: ... that makes one of torch.optim.lr_scheduler.",
+        )
+    if schedule is not None or (lr is not None and (make is not None or not isinstance(lr, Real))):
+        raise InputError(
+            "A scheduler is given together with a rate that it would overwrite.",
+            why="One of them would be ignored.",
+            fix="Leave lr out, or give the scheduler's first rate to the optimizer; a named optimizer takes a number.",
+        )
+
+
+def _check_objects(
+    *, make: object, collate_fn: object, evaluate: object, watch: object, out: object, resume: object
+) -> None:
     """What is no setting but an object: found now, not when it is used."""
     functions = {
         "optimizer": (
             make,
-            "a name, or a function that makes one: lambda parameters: torch.optim.SGD(parameters, 0.1)",
+            "a name, an optimizer, or a function that makes one: lambda parameters: torch.optim.SGD(parameters, 0.1)",
         ),
+        "collate_fn": (collate_fn, "a function from a list with one record to tensors"),
         "evaluate": (evaluate, "a function of the model that returns a number"),
         "watch": (watch, "a function of the status of the run"),
     }
     for name, (value, wanted) in functions.items():
-        if value is not None and not callable(value):
+        if value is not None and not callable(value) and not isinstance(value, Optimizer):
             raise InputError(f"{name} is {value!r}, which cannot be called.", fix=f"Pass {wanted}.")
     if out is not None and not isinstance(out, (str, os.PathLike)):
         raise InputError(f"out is {out!r}, which is no path.", fix="Pass the folder for the run, or leave it out.")

@@ -45,15 +45,18 @@ _STEPS = 100
 """Steps of the optimizer that are tried, at most: enough to find one that multiplies the parameters by 1.6 in each."""
 
 
-def rehearse(private: PrivateGradients, optimizer: torch.optim.Optimizer, rate: Schedule | None) -> None:
+def rehearse(
+    private: PrivateGradients, optimizer: torch.optim.Optimizer, rate: Schedule | None, peak: float | None = None
+) -> None:
     """Refuse settings with which the parameters would not stay finite. Reads no record and charges nothing.
 
-    A run without noise spends nothing, and is not tried.
+    ``peak`` is the largest rate of a scheduler, in place of those of ``rate``. A run without noise spends nothing, and
+    is not tried.
     """
     if private.plan.noise is None:
         return
     rates = _values(rate, private.plan)
-    _try(private, optimizer, max(rates, default=None), _size_of_gradients(private))
+    _try(private, optimizer, max(rates, default=None) if peak is None else peak, _size_of_gradients(private))
 
 
 def refuse_broken(model: nn.Module, when: str, spent: str) -> None:

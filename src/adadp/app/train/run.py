@@ -14,6 +14,7 @@ from torch import Tensor
 from adadp.accounting import Status as Proof
 from adadp.app.accounting import Filter
 from adadp.app.optimizers.building import check_noise, tell_noise
+from adadp.app.optimizers.scheduling import Scheduled
 from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
 from adadp.app.runs import Evaluated, RunFolder, coarse_seconds
@@ -53,10 +54,12 @@ class Run:
         watch: Watch | None,
         looks: Looks | None = None,
         budget: Filter | None = None,
+        scheduled: Scheduled | None = None,
     ) -> None:
         """``looks`` and ``budget`` belong to noise that is chosen on the way: who chooses it, and what it may spend."""
         check_noise(optimizer, private)
-        rehearse(private, optimizer, spec.lr)
+        rehearse(private, optimizer, spec.lr, None if scheduled is None else scheduled.peak)
+        self.scheduled = scheduled
         self.private, self.optimizer, self.spec = private, optimizer, spec
         self.config = config = spec.config
         self.model = private.model
@@ -106,7 +109,7 @@ class Run:
         elif self.plan.adaptive:
             private.plan = self.plan.with_noise(parse_schedule(found.state["noise"]))
         paid = Paid(self.plan, private.ledger.charges, found.step, others)
-        checkpoints.restore(found, private, self.optimizer, self.average)
+        checkpoints.restore(found, private, self.optimizer, self.average, self.scheduled)
         folder.rewind_metrics(found.step)
         self._before, self.lost, self._clean = (found.state[name] for name in ("elapsed", "lost", "clean"))
         if private.source.reproducible:
@@ -151,7 +154,7 @@ class Run:
         """One release, and one step of the optimizer. False: the budget is spent, as a filter may find on the way."""
         private, plan, step = self.private, self.plan, self.private.step
         self.refuse_broken()
-        if self.rate is not None:
+        if self.rate is not None and self.scheduled is None:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate.value_of(step, plan.epoch_of(step))
         try:
@@ -162,6 +165,8 @@ class Run:
             self._whole = private.step == step  # else something came out, though it be half of what was to
         tell_noise(self.optimizer, private)
         self.optimizer.step()
+        if self.scheduled is not None:
+            self.scheduled.scheduler.step()
         if self.average is not None:
             self.average.update()
         self._whole = True
@@ -268,6 +273,7 @@ class Run:
                 lost=self.lost,
                 looks=self.looks,
                 average=self.average,
+                scheduled=self.scheduled,
             )
 
     def finish(
@@ -283,6 +289,8 @@ class Run:
         if self.average is not None:
             self.average.put_in()
             notes = [*notes, self.average.note]
+        if self.scheduled is not None:
+            notes = [*notes, self.scheduled.note]
         notes = [*notes, *notes_of(self.spec, self.plan)]
         found, confusion = self.looked()
         folder = self.folder
@@ -290,7 +298,10 @@ class Run:
             if confusion is not None:
                 folder.write_confusion(_class_names(encoder, len(confusion)), confusion)
             self.keep({"step": self.private.step, "final": True, **found, "seconds": seconds})
-        tensors = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
+        tensors = {
+            name.replace("_orig_mod.", ""): value.detach().cpu()  # compiled parts go under their own names
+            for name, value in self.model.state_dict().items()
+        }
         certificate = make_certificate(
             spec=self.spec,
             plan=self.plan,

@@ -12,11 +12,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._pytree import tree_map
 
 from adadp.app.config import TrainConfig
 from adadp.app.features import Shape, Stage, WithFeatures, fixed_first, raw_bound, released_stages, whole_module
-from adadp.app.losses import Loss, check_labels, classes_of, find_loss
+from adadp.app.losses import (
+    Loss,
+    check_labels,
+    classes_of,
+    find_loss,
+    in_half_precision,
+    inputs_and_labels,
+    is_tokens,
+)
 from adadp.app.optimizers.building import MakeOptimizer, make_optimizer
+from adadp.app.optimizers.scheduling import MakeScheduler, schedule
 from adadp.app.runs import RunFolder
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
@@ -30,6 +41,7 @@ from adadp.app.train.stopping import stop_requests
 from adadp.app.train.tensorboard import Board, check_board
 from adadp.app.train.validation_noise import HELD, HeldOut, Looks, hold_out
 from adadp.errors import InputError, LedgerCorrupt
+from adadp.gradients.model_checks import plain_model
 from adadp.input_bound import InputBound
 from adadp.ledger import BudgetRule, Ledger, read_ledger
 from adadp.randomness import source_of
@@ -45,6 +57,7 @@ def train(
     *,
     loss: str | Loss = "cross-entropy",
     optimizer: MakeOptimizer | None = None,
+    scheduler: LRScheduler | MakeScheduler | None = None,
     test: tuple[Tensor, Tensor] | None = None,
     validation: tuple[Tensor, Tensor] | None = None,
     evaluate: Evaluate | Evaluation | None = None,
@@ -77,7 +90,7 @@ def train(
     check_board(config, out)
     folder = _to_resume(out, config, encoder) if resume else None
     device = _device(config.device)
-    model = model.to(device).train()
+    passed, model = model, plain_model(model).to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
     chosen = find_loss(loss)
     whole = _Whole.of(spec, input_shape, data, device)
@@ -91,21 +104,22 @@ def train(
     public = None if example is None else Records(example, device, dtype, records.bound)
     classes = classes_of(model, chosen, records.example(), None if public is None else public.example())
     if classes is not None and records.columns is not None:
-        check_labels(records.columns[-1], classes, "training")
+        check_labels(inputs_and_labels(records.columns)[1], classes, "training", ignored=is_tokens(chosen))
     measured = _Measured(model, chosen, classes, device, dtype, records.bound)
     measure = measured.by(test, None if evaluate is None else _of_records(named(evaluate), whole))
     plan = plan_of(spec, len(records) if held is None else held.records)
     looks = None if decay is None else measured.looks(decay, validation, config.validation, held)
     refuse_broken(model, "before the first step", "Nothing was spent.")
     made = make_optimizer(model, config, spec.lr, optimizer)
+    scheduled = None if scheduler is None else schedule(scheduler, made, plan.steps)
     with ExitStack() as stack:
         budget = filter_of(config, plan) if plan.adaptive else None
         rule = planned_budget(spec.method, plan) if budget is None else budget
         place = _Place(folder, out, spec, rule, stack)
         private = PrivateGradients(
-            model,
+            passed,
             records,
-            chosen,
+            in_half_precision(chosen, device) if config.precision == "bf16" else chosen,
             plan,
             place.open_ledger,
             method=spec.method,
@@ -116,7 +130,17 @@ def train(
             memory_limit=DEFAULT_MEMORY if config.memory_limit_mb is None else config.memory_limit_mb << 20,
             example=public,
         )
-        run = Run(private, made, spec, folder=place.folder, evaluate=measure, watch=watch, looks=looks, budget=budget)
+        run = Run(
+            private,
+            made,
+            spec,
+            folder=place.folder,
+            evaluate=measure,
+            watch=watch,
+            looks=looks,
+            budget=budget,
+            scheduled=scheduled,
+        )
         if resume:
             run.resume()
         else:
@@ -404,7 +428,7 @@ class _Measured:
         """The accuracy on ``test``; it has been tried on one record when this returns."""
         measure = self._accuracy(test)
         try:
-            self._accuracy((test[0][:1], test[1][:1]))(self.model)
+            self._accuracy((tree_map(lambda part: part[:1], test[0]), test[1][:1]))(self.model)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise InputError(
                 f"The model cannot be tried on the test data: {error}",
