@@ -36,8 +36,12 @@ DEFAULT_FEATURES = {
     "fashion-mnist": "scatter",
     "cifar10": "scatter",
     "cifar100": "scatter",
+    "imdb": "wordllama",
 }
 """Data set -> the features it gets where neither features nor a model are named."""
+
+BYTE_MODEL = "byte-decoder"
+"""The model that reads the features bytes where none are named."""
 
 EQUALISED = "equalise"
 """What the method adadp puts after such features; see docs/methods/adadp.md."""
@@ -50,6 +54,7 @@ DELTAS = {
     "cifar100": 1e-5,
     "covertype": 1e-6,
     "adult": 1e-5,
+    "imdb": 1e-5,
 }
 """Data set -> the delta of its papers, below one over its number of records, which is public."""
 
@@ -75,6 +80,12 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         "covertype-mlp", batch_size=5000, epochs=10, clip_norm=1.0, lr=0.01, optimizer="adam", decay=True
     ),
     ("adult", NONE): Recipe("linear", batch_size=1000, epochs=20, clip_norm=0.5, lr=0.05, optimizer="adam", decay=True),
+    ("imdb", "wordllama"): Recipe(
+        "linear", batch_size=2000, epochs=20, clip_norm=0.1, lr=0.1, optimizer="adam", decay=True
+    ),
+    ("imdb", "bytes"): Recipe(
+        "byte-decoder", batch_size=500, epochs=3, clip_norm=0.1, lr=0.006, optimizer="adam", decay=True
+    ),
     (OWN, NONE): Recipe("linear", batch_size=512, epochs=20, clip_norm=0.5, lr=0.05, optimizer="adam", decay=True),
 }
 
@@ -83,6 +94,13 @@ _BY_FEATURES: dict[str, Recipe] = {
     "pca": RECIPES["mnist", "pca"],
     "conv-cifar100": RECIPES["cifar10", "conv-cifar100"],
     "efficientnet-lite0": RECIPES["cifar10", "efficientnet-lite0"],
+    "timm": RECIPES["cifar10", "efficientnet-lite0"],
+    "wordllama": RECIPES["imdb", "wordllama"],
+    "hf": RECIPES["imdb", "wordllama"],
+    "bytes": RECIPES["imdb", "bytes"],
+    "hf-tokens": Recipe(
+        "byte-decoder", batch_size=500, epochs=3, clip_norm=0.1, lr=0.0005, optimizer="adam", decay=True
+    ),
 }
 """The last features before the network -> what they get with data that has no recipe of its own for them."""
 

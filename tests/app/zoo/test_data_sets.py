@@ -16,6 +16,7 @@ import torch
 from click.testing import CliRunner
 
 from adadp.app.cli.data import data as command
+from adadp.app.text_rows import row_texts
 from adadp.app.zoo import DATA_SETS, FileState, fetch, find, inspect, load
 from adadp.app.zoo.adult import CATEGORIES
 from adadp.app.zoo.covertype import BOUNDS as COVERTYPE_BOUNDS
@@ -111,7 +112,17 @@ def is_cancer(train, test):
     assert (train[1].sum(), test[1].sum()) == (200, 39)
 
 
+def is_imdb(train, test):
+    """Both classes in both parts, text and nothing after its end, and the first review of the file somewhere."""
+    (rows, labels), (_, test_labels) = train, test
+    assert int(labels.sum() + test_labels.sum()) == 12_500
+    ended = (rows == 0).long().cumsum(1) > 0
+    assert (rows[ended] == 0).all()
+    assert any(text.startswith("I rented I AM CURIOUS-YELLOW") for text in row_texts(torch.cat([rows, test[0]])))
+
+
 CHECKS = {
+    "imdb": is_imdb,
     "cancer": is_cancer,
     "mnist": is_mnist,
     "fashion-mnist": is_fashion_mnist,
@@ -130,12 +141,12 @@ def test_loading_gives_what_the_catalogue_says_and_the_data_is_itself(name, here
     assert loaded.description is form
     assert loaded.classes == form.classes
     for (features, labels), records in ((loaded.train, form.train_records), (loaded.test, form.test_records)):
-        assert (features.dtype, labels.dtype) == (torch.float32, torch.int64)
+        assert (features.dtype, labels.dtype) == (torch.uint8 if form.text else torch.float32, torch.int64)
         assert features.shape == (records, *form.shape)
         assert labels.shape == (records,)
         if records:
             assert labels.unique().tolist() == list(range(form.classes))
-            assert -1 <= features.min() < features.max() <= 1
+            assert form.text or -1 <= features.min() < features.max() <= 1
     CHECKS[name](loaded.train, loaded.test)
 
 

@@ -86,7 +86,7 @@ def test_a_convolutional_network_refuses_what_it_cannot_read(shape):
 def build(name, seed):
     if name == "transformer":
         return small_transformer(50, 3, seed=seed)
-    return build_model(name, input_shape=MNIST_SHAPE, classes=10, seed=seed)
+    return build_model(name, input_shape=(64,) if name == "byte-decoder" else MNIST_SHAPE, classes=10, seed=seed)
 
 
 @pytest.mark.parametrize("name", [*MODELS, "transformer"])
@@ -108,7 +108,8 @@ def test_weights_depend_on_the_seed_alone_and_leave_the_generator_alone(name):
 @pytest.mark.parametrize("name", [*MODELS, "transformer"])
 def test_no_network_mixes_records(name):
     model = build(name, 0)
-    records = torch.randint(50, (4, 64)) if name == "transformer" else torch.rand(4, *MNIST_SHAPE)
+    texts = name in ("transformer", "byte-decoder")
+    records = torch.randint(50, (4, 64)) if texts else torch.rand(4, *MNIST_SHAPE)
     alone = torch.cat([model(record[None]) for record in records])
     torch.testing.assert_close(model(records), alone)
 

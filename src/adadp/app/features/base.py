@@ -41,11 +41,15 @@ class Stage(ABC):
     """What features call the stage; ``parse_features`` sets it to the name or the place it has found the stage by."""
     always_written: ClassVar[tuple[str, ...]] = ()
     """Fields that the text has at their defaults too."""
+    unnamed: ClassVar[str | None] = None
+    """The field whose value the text has first and without its name, as in ``hf:NAME``."""
 
     def __str__(self) -> str:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         defaults = {each.name: each.default for each in fields(self) if each.name not in self.always_written}
+        first = [] if self.unnamed is None else [str(values.pop(self.unnamed))]
         given = [f"{name}={_text(value)}" for name, value in values.items() if (name, value) not in defaults.items()]
+        given = first + given
         return f"{self.name}:{','.join(given)}" if given else self.name
 
     def _set(self, **values: object) -> None:

@@ -38,6 +38,8 @@ Progress = Callable[[str, int, int], None]
 """Called with what is under way, how many records are done, and of how many."""
 
 _AT_ONCE = 128
+_KINDS, _FILES = {False: "<f4", True: "<i8"}, {False: "features.f32", True: "features.i64"}
+"""How features are kept: as numbers, or as whole numbers such as those of tokens."""
 _READABLE = 100
 """Characters of the stages that the name of an entry has, beside its digest."""
 
@@ -120,7 +122,8 @@ def computed(
     progress: Progress | None = None,
     alone: bool = False,
 ) -> Tensor:
-    """``module`` over all ``records``, a batch at a time, or each record ``alone``, as float32 on the CPU.
+    """``module`` over all ``records``, a batch at a time, or each record ``alone``, on the CPU: as float32, or as int64
+    where the module makes whole numbers.
 
     The last batch is filled up with zeros: in batches of one size the features of a record do not depend on the others,
     and on its place among them only through the rounding of the last bits, which the allowance for rounding in
@@ -128,7 +131,7 @@ def computed(
     Alone, they do not depend on its place either: that is for exact arithmetic.
     """
     at_once = 1 if alone else _AT_ONCE
-    features = torch.empty(len(records), *shape)
+    features: Tensor | None = None
     module = module.to(device)
     with torch.inference_mode():
         for start in range(0, len(records), at_once):
@@ -136,10 +139,15 @@ def computed(
             count = len(batch)
             if count < at_once:
                 batch = torch.cat([batch, batch.new_zeros(at_once - count, *batch.shape[1:])])
-            features[start : start + count] = module(batch.to(device))[:count]
+            found = module(batch.to(device))[:count]
+            if features is None:
+                kind = torch.float32 if found.is_floating_point() else torch.int64
+                with torch.inference_mode(False):  # a network is trained on them
+                    features = torch.empty(len(records), *shape, dtype=kind)
+            features[start : start + count] = found
             if progress is not None:
                 progress(f"features of {part}", start + count, len(records))
-    return features
+    return torch.empty(0, *shape) if features is None else features
 
 
 def _cached(place: Path) -> Tensor | None:
@@ -148,7 +156,8 @@ def _cached(place: Path) -> Tensor | None:
         return None
     try:
         said = json.loads(about.read_text(encoding="utf-8"))
-        values = np.fromfile(place / "features.f32", dtype="<f4")
+        whole = said.get("whole", False)
+        values = np.fromfile(place / _FILES[whole], dtype=_KINDS[whole])
         if hashlib.sha256(values.data).hexdigest() != said["sha256"]:
             raise ValueError("its checksum does not hold")
         return torch.from_numpy(values.reshape(said["shape"]))
@@ -159,14 +168,15 @@ def _cached(place: Path) -> Tensor | None:
 
 def _keep(place: Path, features: Tensor) -> None:
     """Write ``features`` beside ``place`` and rename: an entry is whole or absent."""
-    values = features.numpy().astype("<f4", copy=False)
+    whole = not features.is_floating_point()
+    values = features.numpy().astype(_KINDS[whole], copy=False)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".part-", dir=place.parent) as folder:
             part = Path(folder) / "entry"
             part.mkdir()
-            values.tofile(part / "features.f32")
-            about = {"shape": list(features.shape), "sha256": hashlib.sha256(values.data).hexdigest()}
+            values.tofile(part / _FILES[whole])
+            about = {"shape": list(features.shape), "sha256": hashlib.sha256(values.data).hexdigest(), "whole": whole}
             (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
             if place.exists():
                 shutil.rmtree(place)

@@ -23,17 +23,22 @@ from adadp.app.features.base import FixedStage, ReleasedStage, Stage
 from adadp.app.features.conv_cifar100 import ConvCifar100
 from adadp.app.features.efficientnet import EfficientNetLite0
 from adadp.app.features.equalise import Equalise
+from adadp.app.features.hub import HubText, HubTokens, TimmImages
 from adadp.app.features.pca import Pca
 from adadp.app.features.private_bounds import Bounds
 from adadp.app.features.scattering import Scattering
 from adadp.app.features.standardise import Standardise
+from adadp.app.features.text import Bytes, WordLlama
 from adadp.app.texts.parts import find
 from adadp.errors import InputError, within
 from adadp.registry import Registry
 
 NONE = "none"
 
-_BUILT_IN = (Scattering, Bounds, ConvCifar100, EfficientNetLite0, Equalise, Pca, Standardise)
+_BUILT_IN = (
+    *(Scattering, Bounds, ConvCifar100, EfficientNetLite0, Equalise, Pca, Standardise),
+    *(Bytes, WordLlama, HubText, HubTokens, TimmImages),
+)
 
 
 def _accept(found: object) -> type[Stage] | None:
@@ -96,8 +101,10 @@ def _stage(text: str) -> Stage:
     readers = {each.name: _READERS[hints[each.name]] for each in fields(kind) if hints[each.name] in _READERS}
     usage = f"Its options are: {', '.join(readers)}." if readers else "It has no options."
     options: dict[str, object] = {}
-    for item in rest.split(",") if rest else ():
+    for place, item in enumerate(rest.split(",") if rest else ()):
         option, _, value = (part.strip() for part in item.partition("="))
+        if place == 0 and kind.unnamed is not None and option not in readers:
+            option, value = kind.unnamed, item.strip()
         if option not in readers:
             raise InputError(f"{kind.name} has no option {option!r}.", fix=usage)
         if option in options:

