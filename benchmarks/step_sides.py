@@ -11,11 +11,13 @@ import itertools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from harness import load
+from step_models import TOKENS, VOCABULARY, Bag, Recurrent, bert, gpt2, llama, resnet18
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -34,7 +36,6 @@ METHODS = {
     "adadp adadp-published": "adadp-published:threshold=0",
 }
 """The sides of AdaDP, and their methods: with scales from the first step on, and with the gate of Algorithm 1 open."""
-PUBLISHED = "adadp adadp-published"
 OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 SIDES = (PLAIN, *(f"opacus {mode}" for mode in OPACUS_MODES), *METHODS)
 CLIP, NOISE, RATE, CLASSES = 1.0, 1.0, 0.05, 10
@@ -53,17 +54,29 @@ class Case:
     build: Callable[[], nn.Module]
     draw: Callable[[int], Tensor]
     """So many made-up inputs."""
-    published: bool = False
-    """Whether the published ADADP can be afforded: it clamps every coordinate of every record's gradient."""
+    build_for_opacus: Callable[[], nn.Module] | None = None
+    """The same network as Opacus needs it, where that differs."""
+    language: bool = False
+    """Whether the labels are the next words, one for every word."""
+    methods: tuple[str, ...] = (OURS, "adadp adadp")
+    """The published ADADP cannot be afforded by all: it clamps every coordinate of every record's gradient."""
 
     @property
     def sides(self) -> tuple[str, ...]:
-        return tuple(side for side in SIDES if self.published or side != PUBLISHED)
+        return tuple(side for side in SIDES if side not in METHODS or side in self.methods)
 
     def data(self) -> tuple[Tensor, Tensor]:
         """Made-up inputs and labels."""
         torch.manual_seed(0)
-        return self.draw(self.records), torch.randint(CLASSES, (self.records,))
+        features = self.draw(self.records)
+        labels = (
+            torch.randint(VOCABULARY, features.shape) if self.language else torch.randint(CLASSES, (len(features),))
+        )
+        return features, labels
+
+
+def _tokens(count: int, words: int = VOCABULARY) -> Tensor:
+    return torch.randint(words, (count, TOKENS))
 
 
 def abadi_cifar(seed: int = 0) -> nn.Module:
@@ -93,7 +106,7 @@ CASES = (
         600,
         lambda: build_model("mlp", input_shape=(60,), classes=CLASSES, seed=0),
         lambda count: torch.randn(count, 60),
-        published=True,
+        methods=tuple(METHODS),
     ),
     Case(
         "mlp-784",
@@ -102,7 +115,7 @@ CASES = (
         600,
         lambda: build_model("mlp", input_shape=(784,), classes=CLASSES, seed=0),
         lambda count: torch.rand(count, 784),
-        published=True,
+        methods=tuple(METHODS),
     ),
     Case(
         "mnist-cnn",
@@ -127,6 +140,102 @@ CASES = (
         64,
         lambda: small_transformer(1_000, CLASSES, seed=0),
         lambda count: torch.randint(1_000, (count, 64)),
+    ),
+    Case(
+        "gpt2",
+        "GPT-2 of transformers, tied embeddings: 4 layers of width 256, 64 tokens of 8,000; all parameters",
+        2_000,
+        16,
+        lambda: gpt2(positions=False),
+        _tokens,
+        lambda: gpt2(positions=True),
+        language=True,
+        methods=(OURS,),
+    ),
+    Case(
+        "gpt2-lora",
+        "the same with LoRA of rank 8 by peft",
+        2_000,
+        16,
+        lambda: gpt2(positions=False, lora=True),
+        _tokens,
+        lambda: gpt2(positions=True, lora=True),
+        language=True,
+        methods=(OURS,),
+    ),
+    Case(
+        "llama",
+        "Llama of transformers: 4 layers of width 256, 64 tokens of 8,000; all parameters",
+        2_000,
+        16,
+        lambda: llama(positions=False),
+        _tokens,
+        lambda: llama(positions=True),
+        language=True,
+        methods=(OURS,),
+    ),
+    Case(
+        "llama-lora",
+        "the same with LoRA of rank 8 by peft",
+        2_000,
+        16,
+        lambda: llama(positions=False, lora=True),
+        _tokens,
+        lambda: llama(positions=True, lora=True),
+        language=True,
+        methods=(OURS,),
+    ),
+    *(
+        Case(
+            name,
+            f"BERT classifier of transformers, dropout {dropout}: 4 layers of width 256, 64 tokens of 8,000",
+            2_000,
+            32,
+            partial(bert, positions=False, dropout=dropout, classes=CLASSES),
+            _tokens,
+            partial(bert, positions=True, dropout=dropout, classes=CLASSES),
+            methods=(OURS,),
+        )
+        for name, dropout in (("bert", 0.0), ("bert-dropout", 0.1))
+    ),
+    Case(
+        "resnet18",
+        "ResNet-18 with group norm, images of 32x32",
+        2_000,
+        64,
+        partial(resnet18, CLASSES),
+        lambda count: torch.rand(count, 3, 32, 32),
+        methods=(OURS,),
+    ),
+    Case(
+        "embedding",
+        "an embedding of 50,000 words of width 64, mean over 64 words, linear",
+        20_000,
+        512,
+        lambda: Bag(50_000, 64, CLASSES),
+        lambda count: _tokens(count, 50_000),
+        methods=(OURS,),
+    ),
+    Case(
+        "wide-linear",
+        "linear 3,162-3,162-10: ten million parameters",
+        5_000,
+        64,
+        lambda: nn.Sequential(nn.Linear(3_162, 3_162), nn.ReLU(), nn.Linear(3_162, CLASSES)),
+        lambda count: torch.rand(count, 3_162),
+        methods=(OURS,),
+    ),
+    *(
+        Case(
+            name,
+            f"{name.upper()} 128-256 over 64 tokens of 1,000, linear on the last state",
+            5_000,
+            64,
+            partial(Recurrent, layer, CLASSES),
+            lambda count: _tokens(count, 1_000),
+            methods=(OURS,),
+        )
+        for name, layer in (("lstm", nn.LSTM), ("gru", nn.GRU))
     ),
 )
 
@@ -205,7 +314,7 @@ def _plain(case: Case, data: tuple[Tensor, Tensor]) -> Side:
 
     def step() -> None:
         features, labels = next_batch()
-        F.cross_entropy(model(features), labels).backward()
+        cross_entropy(model, features, labels).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -217,21 +326,21 @@ def _opacus(mode: str, case: Case, data: tuple[Tensor, Tensor]) -> Side:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the random generator: the fast one is wanted here
         engine = OPACUS.PrivacyEngine(accountant="rdp")
-        model = OPACUS.validators.ModuleValidator.fix(case.build())
+        model = OPACUS.validators.ModuleValidator.fix((case.build_for_opacus or case.build)())
         for module in model.modules():
             if isinstance(module, nn.Embedding):
                 module.register_forward_pre_hook(_contiguous)
         parts = engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=RATE),
-            criterion=nn.CrossEntropyLoss(),
+            criterion=_MeanPerRecord(),
             data_loader=DataLoader(TensorDataset(*data), batch_size=case.batch_size),
             noise_multiplier=NOISE,
             max_grad_norm=CLIP,
             grad_sample_mode=mode,
         )
     model, optimizer = parts[0], parts[1]
-    criterion = parts[2] if mode == "ghost" else nn.CrossEntropyLoss()
+    criterion = parts[2] if mode == "ghost" else _MeanPerRecord()
     next_batch = _batches(case, data)
 
     def step() -> None:
@@ -241,6 +350,17 @@ def _opacus(mode: str, case: Case, data: tuple[Tensor, Tensor]) -> Side:
         optimizer.zero_grad(set_to_none=True)
 
     return Side(step)
+
+
+class _MeanPerRecord(nn.Module):
+    """Cross-entropy with one number per record, also where a record has several labels, as its ghost mode needs."""
+
+    reduction = "mean"
+
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+        losses = F.cross_entropy(scores, labels, reduction="none")
+        losses = losses if losses.dim() == 1 else losses.flatten(1).mean(1)
+        return losses if self.reduction == "none" else losses.mean()
 
 
 def _contiguous(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

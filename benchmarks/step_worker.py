@@ -26,6 +26,7 @@ import torch
 from step_sides import CASES, METHODS, Case, Side, build_side, our_parts, plain_parts
 
 from adadp.app.losses import cross_entropy
+from adadp.gradients import engine
 from adadp.gradients.capture import Capture
 from adadp.lab.methods import boxes, published
 from adadp.noise import GaussianMechanism
@@ -188,9 +189,9 @@ def _parts_of_ours(side: str, case: Case, steps: int) -> dict[str, float]:
         private, optimizer = our_parts(side, case, case.data(), Path(folder), watch.around("forward", cross_entropy))
         stack.callback(private.ledger.close)
         for owner, name, part in (
-            (private.batches, "batch_size", "draw the batch"),
+            (private.batches, "batch", "draw the batch"),
             (private._records, "batch", "gather"),
-            (private._engine, "capture", "record the uses"),
+            (engine, "run_batch", "record the uses"),
             (torch.autograd, "grad", "backward"),
             (private.ledger, "charge", "charge the ledger"),
             (Capture, "__init__", "norms"),
@@ -198,8 +199,8 @@ def _parts_of_ours(side: str, case: Case, steps: int) -> dict[str, float]:
             (Capture, "weighted_sums", "weighted sums"),
             (boxes, "clamped_sums", "clamped sums"),
             (published, "square_sums", "sums of squares"),
-            (private.query, "settle", "scale the sum"),
-            (private.query, "learn", "learn from what was released"),
+            (private.query, "finalize", "scale the sum"),
+            (private.query, "to_gradient", "learn from what was released"),
             (type(private.source), "normal", "draw normals"),
             (GaussianMechanism, "release", "round and add noise"),
         ):
