@@ -134,11 +134,11 @@ def test_runs_of_any_executor_are_saved_when_they_are_to_stop(tmp_path):
         if any(each.step for each in running):
             os.kill(os.getpid(), 15)
 
-    began = time.monotonic()
+    began, threads = time.monotonic(), threading.active_count()
     with ThreadPoolExecutor(2) as executor, pytest.raises(Interrupted, match="0 of 3 runs"):
         run_jobs(jobs, workers=executor, marks=tmp_path / "marks", finished=pytest.fail, tick=tick)
     assert time.monotonic() - began < 60
-    assert threading.active_count() < 10
+    assert threading.active_count() < threads + 8, "no thread for each tick"
     begun = list((tmp_path / "runs").iterdir())
     assert len(begun) == 1, "in a process one run is made at a time"
     found = RunFolder.open(begun[0]).load_checkpoint()
