@@ -13,6 +13,7 @@ AdaDPError
 │   ├── LedgerBusy        another process or object is writing it
 │   └── LedgerCorrupt     its chain of checksums does not hold
 ├── RunError              the folder of a run, or a file in it, cannot be written or read
+├── RankError             a process of a run in several has failed, ended, or does not answer
 └── Interrupted           a run was asked to stop; what it had done is saved
 """
 
@@ -132,6 +133,10 @@ class LedgerCorrupt(LedgerError):
 
 class RunError(AdaDPError):
     """The folder of a run, or a file in it, cannot be written or read."""
+
+
+class RankError(AdaDPError):
+    """A process of a run in several has failed, ended, or does not answer. The others stop, and release nothing."""
 
 
 class Interrupted(AdaDPError):

@@ -1,0 +1,112 @@
+"""A group of processes on this machine that do what a test asks of them, all at the same time.
+
+Starting one takes seconds, so a test module has one group, and each test sends it a function. It runs in every process,
+which is called by its rank there, and what it returns comes back, or the exception that it raised.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch.multiprocessing as mp
+
+SECONDS = 60
+
+
+class Failed(Exception):
+    """What a process raised: the name of the class, and the text."""
+
+
+class Group:
+    """``size`` processes in a group of torch.distributed."""
+
+    def __init__(self, size: int, timeout: int = 20) -> None:
+        self.size = size
+        context = mp.get_context("spawn")
+        self._asked = [context.Queue() for _ in range(size)]
+        self._answers = context.Queue()
+        port = free_port()
+        self.processes = [
+            context.Process(
+                target=_serve, args=(rank, size, port, timeout, self._asked[rank], self._answers), daemon=True
+            )
+            for rank in range(size)
+        ]
+        for each in self.processes:
+            each.start()
+
+    def start(self, work: Callable[..., Any], *args: Any) -> None:
+        """Send ``work``, a function of a module, to all processes."""
+        for each in self._asked:
+            each.put((work, args))
+
+    def answers(self, count: int | None = None) -> dict[int, Any]:
+        """By rank, what ``work`` returned, or a ``Failed``; of so many processes, or of all."""
+        found: dict[int, Any] = {}
+        while len(found) < (self.size if count is None else count):
+            rank, answer = self._answers.get(timeout=SECONDS)
+            found[rank] = Failed(*answer[1]) if answer[0] == "failed" else answer[1]
+        return found
+
+    def failures(self, work: Callable[..., Any], *args: Any) -> list[tuple[str, str]]:
+        """The class and text of what every process raised; all must raise."""
+        self.start(work, *args)
+        found = self.answers()
+        assert all(isinstance(each, Failed) for each in found.values()), found
+        return [found[rank].args[:2] for rank in range(self.size)]
+
+    def run(self, work: Callable[..., Any], *args: Any) -> list[Any]:
+        """What ``work`` returned in every process; none may raise."""
+        self.start(work, *args)
+        found = self.answers()
+        for rank, each in found.items():
+            if isinstance(each, Failed):
+                pytest.fail(f"Process {rank}: {each.args[2]}")
+        return [found[rank] for rank in range(self.size)]
+
+    def close(self) -> None:
+        for each in self._asked:
+            each.put(None)
+        for each in self.processes:
+            each.join(5)
+            if each.is_alive():
+                each.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _serve(rank: int, size: int, port: int, timeout: int, asked: Any, answers: Any) -> None:  # noqa: PLR0917
+    import torch
+    import torch.distributed as dist
+
+    os.environ["ADADP_RANK_TIMEOUT"] = str(timeout)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    while True:
+        try:
+            found = asked.get(timeout=1)
+        except queue.Empty:
+            if os.getppid() == 1:  # the tests are gone
+                return
+            continue
+        if found is None:
+            break
+        work, args = found
+        try:
+            answer = ("done", work(rank, *args))
+        except BaseException as error:
+            answer = ("failed", (type(error).__name__, str(error), traceback.format_exc()))
+        answers.put((rank, answer))
+    with suppress(RuntimeError):
+        dist.destroy_process_group()
