@@ -23,6 +23,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -101,7 +102,8 @@ class Ranks:
         failed: BaseException | None = None
         if self.first:
             try:
-                found[0] = make()
+                made = make()
+                found[0] = pickle.dumps(made)
             except BaseException as error:
                 failed, found[1] = error, _told(error)
         self._run(what, lambda: dist.broadcast_object_list(found, src=0, group=self._group))
@@ -110,7 +112,7 @@ class Ranks:
             raise failed
         if found[1] is not None:
             raise _retold(0, found[1])
-        return found[0]  # type: ignore[no-any-return]  # what make returned
+        return made if self.first else pickle.loads(found[0])
 
     def all_of(self, what: str, mine: _Made) -> list[_Made]:
         """What every process has, in the order of their ranks."""

@@ -29,8 +29,10 @@ from adadp.app.train import (
     train,
 )
 from adadp.app.zoo.models import build_model
+from adadp.ranks import joined, together
 
 
+@together
 def start(
     config: TrainConfig,
     out: str | os.PathLike[str] | None = None,
@@ -45,6 +47,7 @@ def start(
     return run_on(records, fitted(spec, config, len(records.train[0])), out, watch=watch)
 
 
+@together
 def resume(
     out: str | os.PathLike[str],
     *,
@@ -52,10 +55,15 @@ def resume(
     progress: Progress | None = None,
 ) -> TrainResult:
     """Go on with the run in the folder ``out``."""
+    spec = resolve(joined().from_first("opening the folder", lambda: _configured(out)))
+    return run_on(prepared(spec, progress), spec, out, resume=True, watch=watch)
+
+
+def _configured(out: str | os.PathLike[str]) -> TrainConfig:
+    """The configuration of a run that can go on."""
     folder = RunFolder.open(out)
     refuse_finished(folder)
-    spec = resolve(folder.config)
-    return run_on(prepared(spec, progress), spec, out, resume=True, watch=watch)
+    return folder.config
 
 
 @dataclass(frozen=True, eq=False)

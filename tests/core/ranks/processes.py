@@ -86,7 +86,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _serve(rank: int, size: int, port: int, timeout: int, asked: Any, answers: Any) -> None:  # noqa: PLR0917
+def _serve(rank: int, size: int, port: int, timeout: int, asked: Any, answers: Any) -> None:
     import torch
     import torch.distributed as dist
 
