@@ -41,6 +41,9 @@ class AdaDPError(Exception):
     have their plain names, and ``parts`` spells them as the user does, ``--batch-size`` on the command line.
     """
 
+    told = False
+    """Whether all processes of a run in several have raised it, so that one of them may say it for all."""
+
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
         self.written = (what, why, fix)
         self.what, self.why, self.fix = map(spelled, self.written)

@@ -43,8 +43,8 @@ TIMEOUT = "ADADP_RANK_TIMEOUT"
 
 _SECONDS = 1800
 """Unless told otherwise: the others wait while the first measures a model on test data, or writes a checkpoint."""
-_TOLD = "_adadp_told"
-"""Set on an exception that all processes know of."""
+_TOLD = "told"
+"""The attribute of an exception that all processes know of."""
 
 _P = ParamSpec("_P")
 _Made = TypeVar("_Made")
@@ -80,7 +80,7 @@ class Ranks:
         try:
             yield
         except BaseException as error:
-            if self.several and not hasattr(error, _TOLD):
+            if self.several and not getattr(error, _TOLD, False):
                 with suppress(RankError):  # nobody is left to tell
                     self._meet("failing", error=error)
             raise
@@ -127,13 +127,13 @@ class Ranks:
         for rank, theirs in enumerate(found):
             for name in {**found[0], **theirs}:
                 if theirs.get(name) != found[0].get(name):
-                    error = InputError(
-                        f"Process {rank} of the run has not the same {name} as process 0.",
-                        why="Every process trains the same model by the same plan, on a part of the same records.",
-                        fix="Start all of them with the same code, arguments, files and order of records.",
+                    raise _known(
+                        InputError(
+                            f"Process {rank} of the run has not the same {name} as process 0.",
+                            why="Every process trains the same model by the same plan, on a part of the same records.",
+                            fix="Start all of them with the same code, arguments, files and order of records.",
+                        )
                     )
-                    setattr(error, _TOLD, True)
-                    raise error
 
     def summed(self, what: str, values: Tensor) -> Tensor:
         """The sum of ``values`` over the processes, in each of them. Sensitive."""
@@ -305,5 +305,5 @@ def _retold(rank: int, told: _Told) -> AdaDPError:
 
 
 def _known(error: AdaDPError) -> AdaDPError:
-    setattr(error, _TOLD, True)
+    error.told = True
     return error

@@ -26,6 +26,7 @@ from adadp.app.selection.settings import checked
 from adadp.app.train import refuse_finished
 from adadp.app.train.search_spec import PARTS, REPEAT, Search
 from adadp.errors import InputError
+from adadp.ranks import joined
 
 DEFAULT_LAW = PoissonRepetitions(10.0)
 
@@ -115,6 +116,7 @@ def tune(
     """
     settings = checked(settings)
     check_base(base)
+    _refuse_several()
     records = options.pop("records", None) or public_records(base)
     if records is None:
         records = len(load_inputs(base, own=is_own(base.data)).train[0])
@@ -122,8 +124,18 @@ def tune(
     return _ended(begin(search, Material(search), os.fspath(out), checks_passed))
 
 
+def _refuse_several() -> None:
+    if joined().several:
+        raise InputError(
+            "A search was started in several processes.",
+            why="Each of them would search by itself.",
+            fix="Call it before torch.distributed is initialised, or in a program of one process.",
+        )
+
+
 def resume(out: str | os.PathLike[str], *, checks_passed: Callable[[], None] | None = None) -> SearchResult:
     """Resume the search in the folder ``out``; ``checks_passed`` as for ``tune``."""
+    _refuse_several()
     place = Path(out).absolute()
     if was_replaced(place):
         put_in_place(place)

@@ -18,6 +18,7 @@ import click
 
 from adadp.app.cli.options import RunCommand, given_options, name_as_in_file, section
 from adadp.app.cli.progress import feature_bar
+from adadp.app.launch import refuse_several
 from adadp.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def compare(out: str | None, workers: str | None, most_epsilon: float | None, as
     """
     from adadp.lab import compare as comparing
 
+    refuse_several("compare")
     if out is None:
         raise InputError("A comparison needs a folder.", fix="Pass --out.")
     spec = _spec(flags)
