@@ -35,21 +35,19 @@ class Batches:
         """The sorted indices of the batch of ``step`` in the part of this process: sensitive, and possibly none."""
         sampler = self.timetable.at(step).sampler
         number, position = self.timetable.round_of(step)
+        part = self.ranks.part(sampler.records)
         if isinstance(sampler, PoissonSampler):
-            return self._own(sampler, sampler.draw(number, self.source))
+            return sampler.draw(number, self.source, part)
         if sampler.steps_per_round == 1:
-            return self._own(sampler, sampler.pick(self._arranged(sampler, number), position))
+            return sampler.pick(self._arranged(sampler, number), position, part)
         if self._round is None or self._round[0] != number:
             self._check_entry(number, position)
             self._round = number, self._arranged(sampler, number)
-        return self._own(sampler, sampler.pick(self._round[1], position))
+        return sampler.pick(self._round[1], position, part)
 
     def _arranged(self, sampler: Sampler, number: int) -> Tensor:
+        """Round ``number``, as the first process has drawn it."""
         return self.ranks.from_first("drawing a batch", lambda: sampler.arrange(number, self.source))
-
-    def _own(self, sampler: Sampler, batch: Tensor) -> Tensor:
-        part = self.ranks.part(sampler.records)
-        return batch[(batch >= part.start) & (batch < part.stop)] if self.ranks.several else batch
 
     def state(self) -> dict[str, int | Tensor]:
         """What a checkpoint must hold to go on within a round; empty where the source can be asked again."""
