@@ -30,7 +30,7 @@ class Group:
     def __init__(self, size: int, timeout: int = 20) -> None:
         self.size = size
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "adadp.app.train"])
+        context.set_forkserver_preload(["torch", "adadp.app.train", "adadp.app.gradient_rules", "scipy.stats"])
         self._asked = [context.Queue() for _ in range(size)]
         self._answers = context.Queue()
         port = free_port()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adadp.ledger import Ledger
+from adadp.ledger import read_ledger
 from adadp.methods import DpSgd
 from adadp.plan import Plan
 from adadp.step import PrivateGradients
@@ -107,5 +107,4 @@ def with_(case: Case, **changes: Any) -> Case:
 
 
 def charged(folder: Path) -> int:
-    with Ledger.open(folder / "ledger.jsonl") as ledger:
-        return sum(ledger.charges.values())
+    return sum(read_ledger(folder / "ledger.jsonl").charges.values())

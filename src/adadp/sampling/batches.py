@@ -31,11 +31,13 @@ class Batches:
         self.source, self.ranks = source, ranks
         self._round: tuple[int, Tensor] | None = None
 
-    def batch(self, step: int) -> Tensor:
-        """The sorted indices of the batch of ``step`` in the part of this process: sensitive, and possibly none."""
+    def batch(self, step: int, part: range | None = None) -> Tensor:
+        """The sorted indices of the batch of ``step`` that are in ``part``, or in the part of this process: sensitive,
+        and possibly none.
+        """
         sampler = self.timetable.at(step).sampler
         number, position = self.timetable.round_of(step)
-        part = self.ranks.part(sampler.records)
+        part = self.ranks.part(sampler.records) if part is None else part
         if isinstance(sampler, PoissonSampler):
             return sampler.draw(number, self.source, part)
         if sampler.steps_per_round == 1:
