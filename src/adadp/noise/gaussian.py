@@ -119,7 +119,7 @@ class GaussianMechanism:
         _check_range(total, _LARGEST * grid / ranks.size)
         noise = _Noise(coordinates, deviation, source, purpose, step)
         if ranks.several:
-            ranks.meet("releasing")
+            ranks.meet(f"releasing {purpose} of step {step}")
             return self._noisy_together(total, grid, noise, ranks)
         return {name: self._noisy(tensor, grid, noise) for name, tensor in total.items()}
 
