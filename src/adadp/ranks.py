@@ -240,7 +240,7 @@ def joined() -> Ranks:
         try:
             group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout()))
         except RuntimeError as error:
-            raise _known(RankError(f"The processes of the run cannot meet: {error}")) from error
+            raise cannot_meet(error) from error
         _joined[:] = [(dist.group.WORLD, Ranks(dist.get_rank(), dist.get_world_size(), group))]
     return _joined[0][1]
 
@@ -254,6 +254,17 @@ def together(work: Callable[_P, _Made]) -> Callable[_P, _Made]:
             return work(*args, **kwargs)
 
     return run
+
+
+def cannot_meet(error: Exception) -> RankError:
+    """The error of a process that has found no others."""
+    first = str(error).splitlines()[0]
+    return RankError(
+        f"The processes of the run cannot meet: {first}",
+        why="One of them was not started, has ended, or cannot be reached.",
+        fix="Start as many as were announced, and check address and port. They are waited for "
+        f"{timeout()} seconds; the environment variable {TIMEOUT} sets it.",
+    )
 
 
 def timeout() -> int:

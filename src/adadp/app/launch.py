@@ -50,7 +50,7 @@ def refuse_several(command: str) -> None:
 @contextmanager
 def processes() -> Iterator[Ranks]:
     """The processes that torchrun has started, joined; without torchrun, this one alone."""
-    from adadp.ranks import ONE, joined, timeout
+    from adadp.ranks import ONE, cannot_meet, joined, timeout
 
     if not is_one_of_several():
         yield ONE
@@ -64,7 +64,10 @@ def processes() -> Iterator[Ranks]:
     if torch.cuda.is_available() and int(os.environ["LOCAL_RANK"]) < torch.cuda.device_count():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout()))
+    try:
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout()))
+    except (RuntimeError, ValueError) as error:
+        raise cannot_meet(error) from error
     try:
         ranks = joined()
         with ranks.guarded():

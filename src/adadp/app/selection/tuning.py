@@ -114,9 +114,9 @@ def tune(
     Everything but the chosen run is secret, and gone when this returns; until then the folder must not be shown. It is
     then the folder of a finished run, for ``load_model`` and ``verify_run``.
     """
+    _refuse_several()
     settings = checked(settings)
     check_base(base)
-    _refuse_several()
     records = options.pop("records", None) or public_records(base)
     if records is None:
         records = len(load_inputs(base, own=is_own(base.data)).train[0])

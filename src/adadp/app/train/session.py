@@ -90,7 +90,7 @@ def train(
 
     Of several processes (``adadp.ranks``) the first has the folder, measures and shows; all return the same result.
     """
-    config, ranks = spec.config, _processes(spec.config)
+    config, ranks = spec.config, _processes(spec.config, resume)
     check_board(config, out)
     folder = _to_resume(out, config, encoder) if resume and ranks.first else None
     device = _device(config.device)
@@ -164,11 +164,13 @@ def train(
         return replace(result, model=whole(result.network))
 
 
-def _processes(config: TrainConfig) -> Ranks:
-    """The processes of the run, which must have the same configuration."""
+def _processes(config: TrainConfig, resume: bool) -> Ranks:
+    """The processes of the run, which must all begin it, or resume it, with the same configuration."""
     ranks = joined()
     if ranks.several:
-        ranks.check_same({"version of AdaDP or of torch": code_digest(), "configuration": config.digest()})
+        ranks.check_same(
+            {"version of AdaDP or of torch": code_digest(), "configuration": f"{config.digest()} {resume}"}
+        )
     return ranks
 
 
