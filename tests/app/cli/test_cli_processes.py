@@ -19,6 +19,7 @@ from adadp.ledger import read_ledger
 pytestmark = pytest.mark.slow
 
 RUN = ["train", "--data", "cancer", "--epsilon", "2", "--delta", "1e-4", "--epochs", "1"]
+LONG = ["train", "--data", "cancer", "--noise-multiplier", "2", "--delta", "1e-4", "--steps", "100000"]
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -83,13 +84,17 @@ def test_an_error_is_told_once_and_in_words(arguments, text, tmp_path):
     assert "Traceback" not in err + out
 
 
-def test_a_stop_request_to_the_launcher_stops_all_and_the_run_can_be_resumed(tmp_path):
-    folder = tmp_path / "run"
-    run = begin(*RUN, "--steps", "100000", "--nproc", "2", "--out", str(folder))  # --steps wins over --epochs
-    deadline = time.monotonic() + 100
-    ledger = folder / "ledger.jsonl"
-    while time.monotonic() < deadline and not (ledger.exists() and len(ledger.read_bytes().splitlines()) > 10):
+def wait_for_steps(folder: Path) -> None:
+    ledger, deadline = folder / "ledger.jsonl", time.monotonic() + 100
+    while not (ledger.exists() and len(ledger.read_bytes().splitlines()) > 10):
+        assert time.monotonic() < deadline
         time.sleep(0.2)
+
+
+def test_a_stop_request_to_the_launcher_stops_all(tmp_path):
+    folder = tmp_path / "run"
+    run = begin(*LONG, "--nproc", "2", "--out", str(folder))
+    wait_for_steps(folder)
     run.send_signal(signal.SIGINT)
     _, err = run.communicate(timeout=60)
     assert run.returncode == 130, err
@@ -99,22 +104,16 @@ def test_a_stop_request_to_the_launcher_stops_all_and_the_run_can_be_resumed(tmp
 
 def test_a_process_that_is_killed_is_named(tmp_path):
     folder = tmp_path / "run"
-    run = begin(*RUN, "--steps", "100000", "--nproc", "2", "--out", str(folder))
-    ledger, deadline = folder / "ledger.jsonl", time.monotonic() + 100
-    while time.monotonic() < deadline and not (ledger.exists() and len(ledger.read_bytes().splitlines()) > 10):
-        time.sleep(0.2)
+    run = begin(*LONG, "--nproc", "2", "--out", str(folder))
+    wait_for_steps(folder)
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-    ranks = {
-        Path(f"/proc/{each}/environ").read_bytes().split(b"\0RANK=")[-1][:1]: int(each)
-        for each in children
-        if b"\0RANK=" in Path(f"/proc/{each}/environ").read_bytes()
-    }
-    os.kill(ranks[b"1"], signal.SIGKILL)
+    second = next(int(each) for each in children if b"\0RANK=1\0" in Path(f"/proc/{each}/environ").read_bytes())
+    os.kill(second, signal.SIGKILL)
     _, err = run.communicate(timeout=60)
     assert run.returncode == 128 + signal.SIGKILL, err
     assert "Process 1 of the run was killed by signal 9." in err
     assert "Traceback" not in err
-    assert read_ledger(ledger).charges
+    assert read_ledger(folder / "ledger.jsonl").charges
 
 
 def test_a_process_that_never_arrives_is_given_up(tmp_path):

@@ -244,7 +244,10 @@ def tuned(rank: int) -> str:
     from adadp.app.selection import resume, tune
 
     said = []
-    for call in (lambda: tune(TrainConfig(data="cancer", epsilon=1.0), [{"lr": 0.1}, {"lr": 1.0}], out="x"), lambda: resume("x")):
+    for call in (
+        lambda: tune(TrainConfig(data="cancer", epsilon=1.0), [{"lr": 0.1}, {"lr": 1.0}], out="x"),
+        lambda: resume("x"),
+    ):
         with pytest.raises(AdaDPError) as refused:
             call()
         said.append(refused.value.what)
