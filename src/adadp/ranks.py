@@ -147,10 +147,9 @@ class Ranks:
 
         Between ``meet`` and it nothing may fail.
         """
-        mine = torch.empty(len(values) // self.size, dtype=values.dtype, device=values.device)
-        parts = list(values.chunk(self.size))
-        self._run("adding", lambda: dist.reduce_scatter(mine, parts, group=self._group_for(values)))
-        return mine
+        theirs = torch.empty_like(values)  # with all_to_all: gloo takes three times as long to reduce and scatter
+        self._run("adding", lambda: dist.all_to_all_single(theirs, values, group=self._group_for(values)))
+        return theirs.view(self.size, -1).sum(0)
 
     def gathered(self, part: Tensor) -> Tensor:
         """The parts of all processes, one behind the other."""

@@ -59,9 +59,7 @@ class Crossing:
                 fix="Release it without paid.",
             )
         if charge is not None and not paid:
-            self.ranks.from_first("charging", lambda: self.ledger.charge(charge))
-            if not self.ranks.first:
-                self.ledger.charge(charge)  # its copy, in memory
+            self._charge(charge)
         covered = self.ledger.charges if charge is None else (charge,)
         if not paid and not any(release == part for each in covered for part in _parts(each)):
             raise InputError(
@@ -70,6 +68,15 @@ class Crossing:
                 fix="Charge an event that holds it.",
             )
         return Permit(self, release)
+
+    def _charge(self, charge: Event) -> None:
+        """Charge the ledger; of several processes, that of the first, and then the copies of the others."""
+        self.ranks.meet("charging")
+        if self.ranks.first:
+            self.ledger.charge(charge)
+        self.ranks.meet("charged")
+        if not self.ranks.first:
+            self.ledger.charge(charge)
 
 
 class Permit:
