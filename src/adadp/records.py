@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import torch
@@ -112,7 +113,10 @@ class Records:
         self.groups = 1 if self._grouped is None else self._grouped.groups
         self._kinds: dict[int, Sequence[object]] = {}
         """Shapes and dtypes of a record, by group."""
+        self.stored = any(isinstance(leaf, Stored) for leaf in tree_leaves(self._tensors))
+        """Whether a part of the records is not in memory."""
         self._thread: ThreadPoolExecutor | None = None
+        self._reading = Lock()
         self._ahead: dict[int, tuple[Tensor, Future[tuple[Any, ...]]]] = {}
         """What is fetched ahead, by the identity of its indices. Sensitive."""
         self._length = _common_length(self._tensors) if self._tensors is not None else _length_of(self._dataset)
@@ -130,11 +134,6 @@ class Records:
     def columns(self) -> tuple[Any, ...] | None:
         """The tensors the data was given as, or what is stored in place of them; None for a ``Dataset``. Sensitive."""
         return self._tensors
-
-    @property
-    def stored(self) -> bool:
-        """Whether a part of the records is not in memory."""
-        return any(isinstance(leaf, Stored) for leaf in tree_leaves(self._tensors))
 
     def fetch_ahead(self, indices: Tensor, group: int | None = None) -> None:
         """Fetch what ``batch`` is going to be asked for, by this very tensor; nothing if that is in memory."""
@@ -166,7 +165,8 @@ class Records:
         """The records at ``indices``, in new tensors."""
         indices = indices.clamp(min=0)
         if self._tensors is not None:
-            return tuple(tree_map(lambda leaf: _rows(leaf, indices), self._tensors))
+            with self._reading:
+                return tuple(tree_map(lambda leaf: _rows(leaf, indices), self._tensors))
         if group is None:
             group = int(self.groups_of(indices).max()) if len(indices) else 0
         collated = _collated(self._fetched(indices.tolist(), group))

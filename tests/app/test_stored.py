@@ -13,7 +13,7 @@ from torch import nn
 
 import adadp
 from adadp.app.sources import read
-from adadp.app.stored import Arrays, of_batches, opened
+from adadp.app.stored import Arrays, Without, of_batches, opened
 from adadp.app.train.evaluation import refuse_training_records
 from adadp.errors import InputError
 from adadp.randomness import SecureSource
@@ -120,6 +120,19 @@ def test_what_is_read_is_what_is_there():
     )
     with pytest.raises(IndexError):
         stored.rows(torch.tensor([600]))
+
+
+def test_files_larger_than_memory_are_read_by_page_and_by_several_threads(arrays, tmp_path, monkeypatch, expected):
+    monkeypatch.setattr("adadp.app.stored._memory", lambda: 100.0)
+    names = set()
+    original = Arrays._rows
+    monkeypatch.setattr(
+        Arrays, "_rows", lambda self, i: names.add(threading.current_thread().name) or original(self, i)
+    )
+    assert torch.equal(trained(arrays), expected)
+    assert len(names) > 2
+    feather.write_feather(table(), tmp_path / "x.arrow", compression="uncompressed")
+    assert torch.equal(trained(tmp_path / "x.arrow", ByName()), expected)
 
 
 def test_row_groups_without_a_record_of_the_batch_are_not_read(tmp_path, monkeypatch):
@@ -260,9 +273,23 @@ def test_labels_that_are_no_classes_are_refused_before_anything_is_spent(arrays,
         trained((arrays[0], tmp_path / "wrong.npy"))
 
 
-def test_features_and_hold_outs_read_it(arrays):
+def test_features_read_it_into_memory(arrays):
     settings = {"features": "standardise", "epsilon": 4.0, "noise_multiplier": None}
     assert torch.equal(trained(arrays, **settings), trained((FEATURES, LABELS), **settings))
+
+
+def test_hold_outs_leave_it_on_disk(arrays):
+    settings = {"noise_schedule": "validation:s0=4,k=0.7,look=20", "epsilon": 8.0, "noise_multiplier": None}
+    settings |= {"validation": 60, "steps": None, "epochs": 2}
+    assert torch.equal(trained(arrays, **settings), trained((FEATURES, LABELS), **settings))
+
+
+@pytest.mark.parametrize("left_out", [[], [0], [599], [0, 1, 2], [3, 4, 250, 251, 598, 599], list(range(1, 600))])
+def test_what_is_left_out_is_skipped(left_out):
+    kept = [place for place in range(600) if place not in left_out]
+    stored = Without(Watched(FEATURES), torch.tensor(left_out, dtype=torch.long))
+    assert len(stored) == len(kept)
+    assert torch.equal(stored.rows(torch.arange(len(kept))), FEATURES[kept])
 
 
 def test_a_collate_fn_sees_records_of_it(arrays, expected):

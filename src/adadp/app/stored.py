@@ -15,8 +15,11 @@ a file that is cut or changed during a run              not covered
 
 from __future__ import annotations
 
+import math
+import mmap
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,9 @@ from adadp.errors import InputError
 from adadp.records import Stored
 
 _IPC, _KINDS = (".arrow", ".feather", ".ipc"), (".npy", ".arrow", ".feather", ".ipc", ".parquet")
+
+_READERS = 8
+"""Threads that wait for the disk where rows are not in memory: it serves many reads in the time of one."""
 
 TAKEN = {"u2": np.int32, "u4": np.int64, "u8": np.int64, "f16": np.float64}
 """Types of numpy that torch does not compute with, as ones that hold their values."""
@@ -57,6 +63,20 @@ class _Parts(Stored):
         return found
 
 
+class Without(Stored):
+    """Stored records without those at some places, given in their order."""
+
+    def __init__(self, data: Stored, left_out: Tensor) -> None:
+        self._data, self._kept_before = data, left_out - torch.arange(len(left_out))
+
+    def __len__(self) -> int:
+        return len(self._data) - len(self._kept_before)
+
+    def rows(self, indices: Tensor) -> Any:
+        """The rows at ``indices``."""
+        return self._data.rows(indices + torch.searchsorted(self._kept_before, indices, right=True))
+
+
 class Arrays(_Parts):
     """Arrays on disk, one behind the other; rows become tensors."""
 
@@ -73,9 +93,17 @@ class Arrays(_Parts):
                 )
         super().__init__([len(part) for part in parts])
         self._parts, self._dtype = parts, first.dtype
+        mapped = [part for part in parts if isinstance(part, np.memmap)]
+        self._readers = _READERS if _read_at_random(mapped) else 1
 
     def rows(self, indices: Tensor) -> Tensor:
         """The rows at ``indices``."""
+        if self._readers == 1 or len(indices) <= self._readers:
+            return self._rows(indices)
+        with ThreadPoolExecutor(self._readers) as readers:  # for this batch only: a process that is forked has none
+            return torch.cat([*readers.map(self._rows, indices.tensor_split(self._readers))])
+
+    def _rows(self, indices: Tensor) -> Tensor:
         taken = np.empty((len(indices), *self._parts[0].shape[1:]), dtype=self._dtype)
         for part, places, inside in self._split(indices):
             taken[places] = self._parts[part][inside]
@@ -184,7 +212,9 @@ def _has_nulls(groups: Sequence[tuple[Any, int]], name: str) -> bool:
 def _mapped(files: Sequence[Path]) -> list[Any]:
     import pyarrow as pa  # noqa: PLC0415
 
-    readers = [pa.ipc.open_file(pa.memory_map(str(each))) for each in files]
+    contents = [np.memmap(each, np.uint8, "r") for each in files]
+    _read_at_random(contents)
+    readers = [pa.ipc.open_file(pa.BufferReader(pa.py_buffer(each))) for each in contents]
     before = pa.total_allocated_bytes()
     batches = [reader.get_batch(number) for reader in readers for number in range(reader.num_record_batches)]
     if not batches or pa.total_allocated_bytes() > before + 64 * len(batches):
@@ -194,6 +224,25 @@ def _mapped(files: Sequence[Path]) -> list[Any]:
             fix="Write it without compression: pyarrow.feather.write_feather(table, path, compression='uncompressed').",
         )
     return batches
+
+
+def _read_at_random(mapped: Sequence[npt.NDArray[Any]]) -> bool:
+    """Whether files will not stay in memory; then the system is told to read single pages of them.
+
+    Otherwise it reads megabytes for every row, which is how files that fit get there soon.
+    """
+    random = 2 * sum(each.nbytes for each in mapped) > _memory() and hasattr(mmap, "MADV_RANDOM")
+    for each in mapped if random else ():
+        each._mmap.madvise(mmap.MADV_RANDOM)  # type: ignore[attr-defined]
+    return random
+
+
+def _memory() -> float:
+    """Bytes of memory of this machine, where the system tells."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):
+        return math.inf
 
 
 def computable(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

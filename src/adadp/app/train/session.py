@@ -277,7 +277,10 @@ def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None) -> Held
     found = None if folder is None else folder.load_checkpoint()
     source = source_of(config.seed)
     before = None if found is None else found.tensors[HELD]
-    return hold_out(tensors_of_data(data), config, relation, source, before)
+    parts = (
+        data if isinstance(data, tuple) and any(isinstance(part, Stored) for part in data) else tensors_of_data(data)
+    )
+    return hold_out(parts, config, relation, source, before)
 
 
 def _decay_of(spec: RunSpec, validation: tuple[Tensor, Tensor] | None) -> ValidationDecay | None:
