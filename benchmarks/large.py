@@ -105,7 +105,7 @@ def rows(found: list[dict[str, Any]]) -> list[str]:
                 "it fits into memory" if each["kept"] else "it does not",
                 f"{each['gigabytes']:.1f}",
                 f"{each['seconds_before']:.1f}",
-                *(f"{each['ms'][name]:.2f}" for name in ("step", *PARTS, "wait")),
+                *(f"{each['ms'][name]:.2f}" for name in ("step", *PARTS, "wait", "compute")),
                 f"{each['memory_mb']:.0f}",
                 f"{each['pages_mb']:.0f}",
             )
@@ -177,6 +177,7 @@ def trained(place: Path, steps: int) -> dict[str, Any]:
     )
     found = {"step": statistics.median(b - a for a, b in pairwise(moments))}
     found |= {name: statistics.median(times) for name, times in seconds.items()}
+    found["compute"] = found["step"] - found["draw"] - found["release"] - found["wait"]
     return {
         "ms": {name: 1e3 * value for name, value in found.items()},
         "seconds_before": moments[0] - before,
