@@ -96,6 +96,7 @@ def rows(found: list[dict[str, Any]]) -> list[str]:
             "step",
             *PARTS,
             "wait for rows",
+            "compute, and all else",
             "memory, MB",
             "pages, MB",
         ),
