@@ -256,8 +256,8 @@ def markdown(all_measured: list[Measured], known: dict[str, Any]) -> list[str]:
         "",
         "### Compiled steps",
         "",
-        "CPU time of steps compiled by `torch.compile` (`compile=True` in AdaDP) over that of steps as written, and over",
-        "one another.",
+        "CPU time of steps compiled by `torch.compile` (`compile=True` in AdaDP) over that of steps as written, and",
+        "over one another.",
         "",
         *table(COMPILED_SUMMARY, compiled_summary(all_measured)),
     ]
