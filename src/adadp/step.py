@@ -195,14 +195,16 @@ class PrivateGradients:
         self.step += 1
         self.gradient_deviations = query.gradient_deviations(deviation)
         gradients = query.to_gradient(released, deviation)
+        del total, released  # as large as the parameters, twice
         with without_text("The model fails on a batch that was charged"):
             gradients = query.search(gradients, _Chooser(self, permit, batch, step))
         if query.noise_factor is not None and plan.noise is not None:
             self.plan = plan.chosen_from(step + 1, plan.noise_multiplier_at(0) * query.noise_factor)
+        found = {name: value.float() for name, value in gradients.items()}
         for name, parameter in self.model.named_parameters():
-            if name in gradients:
-                parameter.grad = gradients[name].to(parameter.dtype)
-        return {name: value.float() for name, value in gradients.items()}
+            if name in found:
+                parameter.grad = found[name].to(parameter.dtype)
+        return found
 
     def _sums(self, batch: Sequence[Sequence[Tensor]], step: int) -> tuple[Parts, dict[str, float]]:
         """What the method asks of the batch, sensitive; and what one record can move each part of it by."""
