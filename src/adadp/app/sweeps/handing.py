@@ -15,9 +15,9 @@
     a worker alone is asked to stop        its run is saved, and goes on
 
 The workers see a folder of marks: through it they tell how far they are, and learn that they are to stop. Before it
-begins, a worker makes the mark of what it was handed, which only one can make; where a worker is lost, whoever asks here
-makes it too. So it is certain whether a task was begun, and nobody begins it later. The folder is a new one in every
-call, so that what an earlier call has left on an executor finds that it is over.
+begins, a worker makes the mark of what it was handed, which only one can make; where a worker is lost, whoever asks
+here makes it too. So it is certain whether a task was begun, and nobody begins it later. The folder is a new one in
+every call, so that what an earlier call has left on an executor finds that it is over.
 """
 
 from __future__ import annotations
