@@ -75,6 +75,7 @@ def compare(
     adadp compare --data cancer --methods dpsgd --epsilon 2 --noise-schedule 'uniform:;exp:k=0.1' --out results
     adadp compare --data mnist --methods adadp,dpsgd --epsilon .05,.1,.2 --accuracy .92 --refine 2 --out results
     adadp compare experiments/methods/blocks.toml --out results
+    adadp compare experiments/methods/blocks.toml --executor dask:HOST:8786 --out /shared/results
     """
     from adadp.lab import compare as comparing
 

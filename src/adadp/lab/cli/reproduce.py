@@ -57,21 +57,22 @@ def reproduce(
     adadp reproduce xu-2020/example-lemma1
     adadp reproduce xu-2020/table1 --quick
     adadp reproduce abadi-2016 --out reproduced
+    adadp reproduce abadi-2016 --executor dask:HOST:8786 --out /shared/reproduced
     """
     from adadp.lab import reproduce as lab
 
-    known = lab.papers(experiments or lab.experiments_folder())
-    items = lab.chosen_items(known, what or ["all"])
-    stores = [lab.Store(item, out, quick) for item in items]
-    if not what and not only_page:
-        _show(stores, as_json)
-        return
     if threads is not None and executor is not None:
         raise InputError(
             "--threads was given with --executor.",
             why="It sets the threads of this process, and others make the runs.",
             fix="Leave it out: processes:N share the cores, and other workers are told when they are started.",
         )
+    known = lab.papers(experiments or lab.experiments_folder())
+    items = lab.chosen_items(known, what or ["all"])
+    stores = [lab.Store(item, out, quick) for item in items]
+    if not what and not only_page:
+        _show(stores, as_json)
+        return
     if not only_page:
         if threads is not None:
             import torch
