@@ -124,21 +124,30 @@ def test_an_executor_that_makes_a_task_twice_is_refused_the_second_time(tmp_path
 
 
 def test_a_worker_that_was_given_up_stops(tmp_path):
-    """It lives, though its executor has said that it died."""
-    threads = list[threading.Thread]()
+    """It lives, though its executor has said that it died; and it stops while others are still at work."""
+    threads, stopped = list[threading.Thread](), list[bool]()
 
     class Forgetful(Executor):
-        def submit(self, fn, /, *args, **kwargs):
+        def submit(self, fn, /, *args, **kwargs):  # noqa: ARG002
+            future = Future()
+            if threads:
+                threading.Thread(target=self.last, args=(future, fn, args)).start()
+                return future
             threads.append(threading.Thread(target=fn, args=args))
             threads[-1].start()
-            future = Future()
             threading.Timer(1.0, future.set_exception, [RuntimeError("lost")]).start()
             return future
 
-    ended = outcomes([waiting(tmp_path, "a")], Forgetful(), tmp_path)
+        def last(self, future, fn, args):
+            threads[0].join(10)
+            stopped.append(not threads[0].is_alive())
+            (tmp_path / "a").touch()  # else it would wait for good
+            future.set_result(fn(*args))
+
+    ended = outcomes([waiting(tmp_path, "a"), told(tmp_path, "b")], Forgetful(), tmp_path)
     assert "RuntimeError" in str(ended["a"])
-    threads[0].join(20)
-    assert not threads[0].is_alive()
+    assert ended["b"] == "b"
+    assert stopped == [True]
 
 
 def test_an_executor_that_is_shut_down_makes_nothing(tmp_path):
