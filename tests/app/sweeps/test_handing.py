@@ -128,7 +128,7 @@ def test_a_worker_that_was_given_up_stops(tmp_path):
     threads, stopped = list[threading.Thread](), list[bool]()
 
     class Forgetful(Executor):
-        def submit(self, fn, /, *args, **kwargs):  # noqa: ARG002
+        def submit(self, fn, /, *args, **kwargs):
             future = Future()
             if threads:
                 threading.Thread(target=self.last, args=(future, fn, args)).start()
