@@ -23,7 +23,7 @@ from typing import Any
 from harness import PAGE, RESULTS, ROOT, facts, table, versions_text, write_section
 from rich.console import Console
 from rich.table import Table
-from step_sides import CASES, METHODS, OPACUS, OURS, PLAIN, SIDES, Case
+from step_sides import CASES, METHODS, OPACUS, OURS, OURS_COMPILED, PLAIN, PLAIN_COMPILED, SIDES, Case
 from step_worker import Worker
 
 THREADS = (1, 2)
@@ -188,6 +188,31 @@ def method_summary(all_measured: list[Measured]) -> list[tuple[str, ...]]:
     ]
 
 
+COMPILED_SUMMARY = ("network", "threads", "pytorch x plain", "adadp x adadp as written", "adadp x pytorch compiled")
+"""All columns but the first two are about compiled steps."""
+
+
+def compiled_summary(all_measured: list[Measured]) -> list[tuple[str, ...]]:
+    """What compiling gives to the ordinary and to the private step."""
+    return [
+        (
+            measured.case.name,
+            str(count),
+            *(
+                _times(measured.ratio(side, other, count))
+                for side, other in (
+                    (PLAIN_COMPILED, PLAIN),
+                    (OURS_COMPILED, OURS),
+                    (OURS_COMPILED, PLAIN_COMPILED),
+                )
+            ),
+        )
+        for measured in all_measured
+        if measured.case.compiled
+        for count in sorted({count for _, count in measured.timed})
+    ]
+
+
 def parts_rows(measured: Measured) -> list[tuple[str, ...]]:
     """A row for each part of a step, a column for each side of AdaDP that ran, and for the plain one."""
     columns = list(measured.parts.values())
@@ -228,6 +253,13 @@ def markdown(all_measured: list[Measured], known: dict[str, Any]) -> list[str]:
         *table(SUMMARY, summary(all_measured)),
         "",
         *table(METHOD_SUMMARY, method_summary(all_measured)),
+        "",
+        "### Compiled steps",
+        "",
+        "CPU time of steps compiled by `torch.compile` (`compile=True` in AdaDP) over that of steps as written, and",
+        "over one another.",
+        "",
+        *table(COMPILED_SUMMARY, compiled_summary(all_measured)),
     ]
     for measured in all_measured:
         case = measured.case

@@ -37,7 +37,10 @@ METHODS = {
 }
 """The sides of AdaDP, and their methods: with scales from the first step on, and with the gate of Algorithm 1 open."""
 OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
-SIDES = (PLAIN, *(f"opacus {mode}" for mode in OPACUS_MODES), *METHODS)
+PLAIN_COMPILED, OURS_COMPILED = "pytorch compiled, not private", "adadp dpsgd compiled"
+COMPILED = {PLAIN_COMPILED: PLAIN, OURS_COMPILED: OURS}
+"""Sides that ``torch.compile`` makes of others."""
+SIDES = (PLAIN, *(f"opacus {mode}" for mode in OPACUS_MODES), *METHODS, *COMPILED)
 CLIP, NOISE, RATE, CLASSES = 1.0, 1.0, 0.05, 10
 STEPS = 1_000_000
 """Planned for the ledger: more than any run makes."""
@@ -61,9 +64,13 @@ class Case:
     methods: tuple[str, ...] = (OURS, "adadp adadp")
     """The published ADADP cannot be afforded by all: it clamps every coordinate of every record's gradient."""
 
+    compiled: bool = False
+    """Whether compiled steps are measured too."""
+
     @property
     def sides(self) -> tuple[str, ...]:
-        return tuple(side for side in SIDES if side not in METHODS or side in self.methods)
+        left_out = {*METHODS} - {*self.methods} | (set() if self.compiled else {*COMPILED})
+        return tuple(side for side in SIDES if side not in left_out)
 
     def data(self) -> tuple[Tensor, Tensor]:
         """Made-up inputs and labels."""
@@ -116,6 +123,7 @@ CASES = (
         lambda: build_model("mlp", input_shape=(784,), classes=CLASSES, seed=0),
         lambda count: torch.rand(count, 784),
         methods=tuple(METHODS),
+        compiled=True,
     ),
     Case(
         "mnist-cnn",
@@ -124,6 +132,7 @@ CASES = (
         600,
         lambda: build_model("cnn", input_shape=(1, 28, 28), classes=CLASSES, seed=0),
         lambda count: torch.rand(count, 1, 28, 28),
+        compiled=True,
     ),
     Case(
         "cifar-cnn",
@@ -132,6 +141,7 @@ CASES = (
         120,
         abadi_cifar,
         lambda count: torch.rand(count, 3, 24, 24),
+        compiled=True,
     ),
     Case(
         "transformer",
@@ -140,6 +150,7 @@ CASES = (
         64,
         lambda: small_transformer(1_000, CLASSES, seed=0),
         lambda count: torch.randint(1_000, (count, 64)),
+        compiled=True,
     ),
     Case(
         "gpt2",
@@ -250,9 +261,9 @@ class Side:
 
 def build_side(name: str, case: Case, data: tuple[Tensor, Tensor], folder: Path) -> Side:
     """The side ``name``; whatever keeps it from running the case comes out as an exception."""
-    if name == PLAIN:
-        return _plain(case, data)
-    if name in METHODS:
+    if name in (PLAIN, PLAIN_COMPILED):
+        return _plain(case, data, compiled=name in COMPILED)
+    if name in METHODS or name in COMPILED:
         return _ours(name, case, data, folder)
     if OPACUS is None:
         raise ModuleNotFoundError("opacus is not installed")
@@ -282,8 +293,9 @@ def our_parts(
         noise=NOISE, records=case.records, batch_size=case.batch_size, steps=STEPS, clip_norm=CLIP, sampling="fixed"
     )
     ledger = Ledger.create(folder / f"{case.name}.jsonl", budget=PlannedBudget(plan.event()))
+    method = parse_method(METHODS[COMPILED.get(name, name)])
     private = PrivateGradients(
-        model, data, loss, plan, ledger, method=parse_method(METHODS[name]), allow_nonprivate=True
+        model, data, loss, plan, ledger, method=method, allow_nonprivate=True, compile=name in COMPILED
     )
     return private, torch.optim.SGD(model.parameters(), lr=RATE)
 
@@ -309,8 +321,9 @@ def plain_parts(
     return model, torch.optim.SGD(model.parameters(), lr=RATE), _batches(case, data)
 
 
-def _plain(case: Case, data: tuple[Tensor, Tensor]) -> Side:
+def _plain(case: Case, data: tuple[Tensor, Tensor], *, compiled: bool) -> Side:
     model, optimizer, next_batch = plain_parts(case, data)
+    model = torch.compile(model) if compiled else model  # type: ignore[assignment]
 
     def step() -> None:
         features, labels = next_batch()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -24,11 +25,13 @@ from adadp.events import Neighbours
 from adadp.exact import SCORE_UNITS, ExactSums, check_exact
 from adadp.gradients import GradientEngine
 from adadp.gradients.model_checks import plain_model
+from adadp.gradients.passes import MakePasses
+from adadp.joining import join
 from adadp.ledger import Ledger, LedgerCopy, PlannedBudget
 from adadp.methods import GRADIENT, Contribution, Deviations, DpSgd, Method, Parts, Tensors
 from adadp.plan import Plan
 from adadp.randomness import RandomSource, source_of
-from adadp.ranks import code_digest, joined, tensors_digest, together
+from adadp.ranks import joined, tensors_digest, together
 from adadp.records import Data, Records
 from adadp.release import Crossing, GaussianMechanism, Permit
 from adadp.sampling import Batches, places
@@ -43,8 +46,6 @@ ARITHMETICS = ("fast", "exact")
 
 CHECK_EVERY = 0.02
 """In which part of the steps a few records are computed alone and compared."""
-_FEW = 31
-"""Stretches of the records, at whose ends several processes compare them."""
 _COMPARED_EVERY = 100
 """Steps after which the parameters of several processes are compared."""
 _REUSED = 31 << 20
@@ -72,6 +73,8 @@ class PrivateGradients:
     ``arithmetic`` is how the sum of a batch is computed. ``fast``: in batches whose size is public, every record in a
     secret random row; what rounding can do is allowed for, as it was measured. ``exact``: record by record and in whole
     numbers, many times as slow, so that what one record can move the sum by is proved. docs/arithmetic.md has both.
+
+    ``passes`` may make the passes of fast arithmetic in another way: see ``GradientEngine``.
 
     ====================================  ============================================================================
     an empty batch                          noise alone is released, and charged
@@ -102,6 +105,7 @@ class PrivateGradients:
         allow_nonprivate: bool = False,
         arithmetic: str = "fast",
         example: Data | Records | None = None,
+        passes: MakePasses | None = None,
     ) -> None:
         method = DpSgd() if method is None else method
         if method.not_private is not None and not allow_nonprivate:
@@ -111,6 +115,12 @@ class PrivateGradients:
                 fix="Use adadp, or pass `allow_nonprivate` if that is what you want; no epsilon holds then.",
             )
         _check_choices(method, plan)
+        if passes is not None and arithmetic == "exact":
+            raise InputError(
+                "Compiled passes are asked for together with exact arithmetic.",
+                why="Exact arithmetic computes every record by the code as it is written.",
+                fix="Leave `compile` out, or use fast arithmetic.",
+            )
         first = next(model.parameters(), torch.empty(0))
         self._device = first.device
         self.model = plain_model(model)
@@ -122,12 +132,20 @@ class PrivateGradients:
         self.ranks = joined()
         """The processes that share the records; each computes the sum of its own."""
         if self.ranks.several:
-            self._join(arithmetic, ledger)
+            _refuse_opened(ledger)
+            configuration = repr((plan, str(method), arithmetic, self.source.describe()))
+            join(self.ranks, self.model, self._records, re.sub(" at 0x[0-9a-f]+", "", configuration))
         self.batches = Batches(plan.timetable.for_records(len(self._records)), self.source, self.ranks)
         if example is not None and not isinstance(example, Records):
             example = Records(example, first.device, first.dtype, self._records.bound)
         self._engines = [
-            GradientEngine(model, loss, self._records.example(group), example=_public(example, self._records, group))
+            GradientEngine(
+                model,
+                loss,
+                self._records.example(group),
+                example=_public(example, self._records, group),
+                passes=passes,
+            )
             for group in range(self._records.groups)
         ]
         """One for each public shape that records have: which calls a model makes may depend on it."""
@@ -143,31 +161,12 @@ class PrivateGradients:
         self.notes = tuple(dict.fromkeys((*said, *self._records.notes)))
         self.chunk_size = self._chunk(chunk_size, memory_limit)
         torch.empty(_REUSED, dtype=torch.uint8)
+        self._ahead: tuple[int, list[list[Tensor]]] | None = None
+        """A step and its batch, drawn ahead. Sensitive."""
         self._padding: dict[int, list[Tensor]] = {}
         """The tensors of probe records by group, one for every row of the longest chunk."""
         self.ledger = self._opened(ledger, method)
         self.crossing = Crossing(self.ledger, self.source, mechanism, self.ranks)
-
-    def _join(self, arithmetic: str, ledger: object) -> None:
-        """Refuse processes that are not of one run, and give all of them the parameters of the first."""
-        if isinstance(ledger, Ledger):
-            raise InputError(
-                "A ledger was opened before a run of several processes.",
-                why="The first process alone writes it; the others follow it.",
-                fix="Pass its path, or a function that opens it, which is called in the first process.",
-            )
-        tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        layout = [(name, tuple(each.shape), each.dtype, each.requires_grad) for name, each in tensors.items()]
-        self.ranks.check_same(
-            {
-                "version of AdaDP or of torch": code_digest(),
-                "configuration": repr((self.plan, str(self.method), arithmetic, self.source.describe())),
-                "model": repr(layout),
-                "number of records": str(len(self._records)),
-            }
-        )
-        self.ranks.check_same({"records in the same order": _digest_of_few(self._records)})
-        self.ranks.copy_first(tensors.values())
 
     def check_alike(self) -> None:
         """Refuse to go on if the parameters of the processes, or what the method has learnt, have drifted apart."""
@@ -223,7 +222,7 @@ class PrivateGradients:
             self.check_alike()
         query.batch_size, query.clip_factor = plan.batch_size_at(step), plan.clip_factor_at(step)
         with without_text("The model fails on a batch, for which nothing was charged"):
-            batch = self._to_rows(self.batches.batch(step), step)
+            batch = self._drawn(step)
             total, bounds = self._sums(batch, step)
         charge = plan.charge_at(step, resumed=self._resumed)
         # ======================== trust line: above sensitive, below public ========================
@@ -237,14 +236,34 @@ class PrivateGradients:
         self.step += 1
         self.gradient_deviations = query.gradient_deviations(deviation)
         gradients = query.to_gradient(released, deviation)
+        del total, released  # as large as the parameters, twice
         with without_text("The model fails on a batch that was charged"):
             gradients = query.search(gradients, _Chooser(self, permit, batch, step))
         if query.noise_factor is not None and plan.noise is not None:
             self.plan = plan.chosen_from(step + 1, plan.noise_multiplier_at(0) * query.noise_factor)
+        found = {name: value.float() for name, value in gradients.items()}
         for name, parameter in self.model.named_parameters():
-            if name in gradients:
-                parameter.grad = gradients[name].to(parameter.dtype)
-        return {name: value.float() for name, value in gradients.items()}
+            if name in found:
+                parameter.grad = found[name].to(parameter.dtype)
+        return found
+
+    def _drawn(self, step: int) -> list[list[Tensor]]:
+        """The batch of ``step`` in its rows, which may have been drawn ahead. Sensitive."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == step:
+            return ahead[1]
+        self._records.forget_ahead()
+        return self._to_rows(self.batches.batch(step), step)
+
+    def _draw_ahead(self, step: int) -> None:
+        """Draw the batch of ``step`` and begin to fetch it, where records are not in memory.
+
+        Random numbers belong to a step and a purpose, so drawing early changes none. What a plan may still choose is
+        the noise of later steps, not their batches. A round that begins with ``step`` is not entered early.
+        """
+        if self._records.stored and step < self.plan.steps and self.batches.at_hand(step):
+            self._ahead = step, self._to_rows(self.batches.batch(step), step)
+            self._records.fetch_ahead(self._ahead[1][0][0], 0)
 
     def _sums(self, batch: Sequence[Sequence[Tensor]], step: int) -> tuple[Parts, dict[str, float]]:
         """What the method asks of the batch, sensitive; and what one record can move each part of it by."""
@@ -264,6 +283,10 @@ class PrivateGradients:
         for group, chunks in enumerate(batch):
             with self._random_layers(step, group):
                 for number, chunk in enumerate(chunks):  # none outlives its turn: new memory costs more than the sums
+                    if number + 1 < len(chunks):
+                        self._records.fetch_ahead(chunks[number + 1], group)
+                    elif group + 1 == len(batch):
+                        self._draw_ahead(step + 1)
                     tensors, empty = self._tensors(chunk, group)
                     for capture in self._engines[group].captures(tensors, empty, checked=checked and number == 0):
                         parts = self.query.contribution(capture)
@@ -323,7 +346,7 @@ class PrivateGradients:
     def _tensors(self, chunk: Tensor, group: int) -> tuple[tuple[Any, ...], Tensor]:
         """The records of a chunk, with probe records in the rows that hold none; and which rows these are."""
         empty = chunk < 0
-        tensors = self._records.batch(chunk.clamp(min=0), group)
+        tensors = self._records.batch(chunk, group)
         if bool(empty.any()):
             self._fill(tensors, empty.nonzero().squeeze(1).to(self._device), group)
         return tensors, empty
@@ -402,6 +425,7 @@ class PrivateGradients:
         self.step = checks.count("step", state["step"], minimum=0)
         self.query.restore(state["clip_state"], state["method"])
         self.batches.restore(state["batches"])
+        self._ahead = None
 
 
 class _Chooser:
@@ -431,20 +455,14 @@ class _Chooser:
         return self._permit.choice(total, both_ways * bound, step=step, purpose="choice")
 
 
-def _digest_of_few(records: Records) -> str:
-    """A digest of a few records, to be compared and not to be shown; none if they differ when they are read again, as
-    those of a data set that draws random numbers do.
-    """
-    few = sorted({place * (len(records) - 1) // _FEW for place in range(_FEW + 1)})
-    found = {
-        tensors_digest(
-            leaf
-            for leaf in tree_leaves([records.batch(torch.tensor([each])) for each in few])
-            if isinstance(leaf, Tensor)
+def _refuse_opened(ledger: object) -> None:
+    """Refuse a ledger that every one of several processes has opened."""
+    if isinstance(ledger, Ledger):
+        raise InputError(
+            "A ledger was opened before a run of several processes.",
+            why="The first process alone writes it; the others follow it.",
+            fix="Pass its path, or a function that opens it, which is called in the first process.",
         )
-        for _ in range(2)
-    }
-    return found.pop() if len(found) == 1 else ""
 
 
 def _public(example: Records | None, records: Records, group: int) -> tuple[Any, ...] | None:

@@ -190,7 +190,7 @@ def test_every_field_counts_for_the_digest(name):
         "optimizer": "adam", "momentum": 0.5, "sampling": "fixed", "neighbours": "zero-out", "accountant": "rdp",
         "device": "cuda", "records": 9, "allow_nonprivate": True, "noise_multiplier": 2.0, "validation_public": True,
         "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1, "keep_noise": True, "ema": 0.5, "tensorboard": True,
-        "arithmetic": "exact", "precision": "bf16",
+        "arithmetic": "exact", "precision": "bf16", "compile": True,
     }  # fmt: skip
     texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data", "validation_data")
     base = bases.get(name, base)

@@ -224,15 +224,14 @@ def unlike(rank: int, folder: str, what: str) -> None:
             order = torch.randperm(150, generator=torch.Generator().manual_seed(0))
             given["data"] = (values[order], labels[order])
     if rank == 1 and what == "version":
-        import adadp.step as step
+        import adadp.joining as joining
+        from adadp.ranks import code_digest
 
-        step.code_digest = lambda: "another"
+        joining.code_digest = lambda: "another"
         try:
             cases.private(rank, case, folder)
         finally:
-            from adadp.ranks import code_digest
-
-            step.code_digest = code_digest
+            joining.code_digest = code_digest
     if what == "model":
         PrivateGradients(nn.Linear(6, 2 + rank), (values, labels), cases.cross_entropy, case.plan(), f"{folder}/l")
     cases.private(rank, case, folder, **given)

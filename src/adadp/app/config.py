@@ -249,6 +249,9 @@ class TrainConfig:
         choices=PRECISIONS,
         none="float32",
     )
+    compile: bool | None = running(
+        None, help="Compile forward and backward pass: slow to begin, faster from then on.", none=False
+    )
     threads: int | None = running(None, help="Threads of PyTorch.", unset="all cores")
     evaluate_every: int | None = running(None, help="Epochs between evaluations on the test set.", unset="end only")
     checkpoint_every: int | None = running(None, help="Steps between checkpoints.", unset="a tenth of the run")

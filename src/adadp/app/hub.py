@@ -156,7 +156,7 @@ def library(name: str, needs: str) -> Any:
         raise InputError(
             f"{needs} the package {name}, which cannot be imported.",
             why=_first_line(error),
-            fix="pip install 'adadp[text]'"
+            fix="pip install 'adadp[transformers]'"
             if name != "timm"
             else "pip install timm, and the torchvision of your torch",
         ) from error

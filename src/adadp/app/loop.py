@@ -34,6 +34,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from adadp.accounting import accountant as accountant_named
+from adadp.app.compiled_passes import CompiledPasses
 from adadp.app.config import OWN_LOOP, TrainConfig
 from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
@@ -61,7 +62,7 @@ class PrivateGradients(Gradients):
     """Private gradients of a model, one batch at a time, for a training loop that ends with a certificate.
 
     ``adadp.step.PrivateGradients`` says what the other arguments are, and what ``release`` does. ``collate_fn`` makes
-    tensors of a list with one record.
+    tensors of a list with one record. ``compile`` compiles forward and backward pass, where ``notes`` says so.
     """
 
     def __init__(
@@ -73,10 +74,12 @@ class PrivateGradients(Gradients):
         ledger: str | os.PathLike[str] | Ledger | Callable[[], Ledger],
         *,
         collate_fn: Collate | None = None,
+        compile: bool = False,
         **settings: Any,
     ) -> None:
         found = data if collate_fn is None else read_data(data, collate_fn)[0]
-        super().__init__(model, found, loss, plan, ledger, **settings)
+        passes = CompiledPasses if compile else None
+        super().__init__(model, found, loss, plan, ledger, passes=passes, **settings)
 
     @together
     def certificate(

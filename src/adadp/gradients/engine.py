@@ -16,7 +16,7 @@ from adadp.gradients.capture import Capture, given, zero_sums
 from adadp.gradients.inspection import one_per_record, trained_parameters
 from adadp.gradients.model_checks import COMPILED, check_model, is_compiled, plain_model, uncompiled
 from adadp.gradients.oracle import loop_gradients, loop_losses, picked
-from adadp.gradients.passes import run_alone, run_batch
+from adadp.gradients.passes import MakePasses, capture_of, run_alone, run_batch
 from adadp.gradients.probe_records import Loss, check_leading, probe_records_for
 from adadp.gradients.proof import proved_blueprint
 from adadp.gradients.recorder import Recorder
@@ -36,7 +36,8 @@ class GradientEngine:
     Building the engine runs the model on a few probe records, or on some of ``example``, public records of the user's
     own. It follows them through the model and compares gradients with plain autograd's. What has no closed form, or
     moves records, goes a generic way (``notes`` says which), and a model that mixes records is refused. All that holds
-    for the mode each module is in: come back to that mode after an evaluation.
+    for the mode each module is in: come back to that mode after an evaluation. ``passes`` makes forward and backward
+    passes of batches in another way than torch would, or declines a batch.
 
     =======================================  =========================================================================
     a batch of no records                    zero sums; the model is not run
@@ -52,7 +53,13 @@ class GradientEngine:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, like: Sequence[Any], *, example: Sequence[Any] | None = None
+        self,
+        model: nn.Module,
+        loss: Loss,
+        like: Sequence[Any],
+        *,
+        example: Sequence[Any] | None = None,
+        passes: MakePasses | None = None,
     ) -> None:
         self.model = model = plain_model(passed := model)
         self.loss = loss = uncompiled(loss)
@@ -66,7 +73,9 @@ class GradientEngine:
             )
         self._probes = probe_records_for(model, loss, like, example)
         self._blueprint = proved_blueprint(model, loss, self._probes)
-        self.notes = ((COMPILED,) if is_compiled(passed) else ()) + self._blueprint.notes
+        self._passes = None if passes is None else passes(model, loss, self._blueprint, self._probes)
+        said = (COMPILED,) if is_compiled(passed) and passes is None else ()
+        self.notes = (*said, *self._blueprint.notes, *(() if self._passes is None else (self._passes.note,)))
         self.bytes_per_record = self._blueprint.bytes_per_record
         """About how much memory one more record in a batch needs."""
         self.scale_shapes = self._blueprint.scale_shapes
@@ -125,9 +134,15 @@ class GradientEngine:
         """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame."""
         self._check_modes()
         try:
-            return run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+            return self._captured(batch)
         except (UnseenPath, RefusedByVmap):
             return run_alone(self._parameters, batch, self._blueprint.alone)
+
+    def _captured(self, batch: Sequence[Any]) -> Capture:
+        passed = None if self._passes is None else self._passes(batch)
+        if passed is None:
+            return run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+        return capture_of(self._parameters, passed, batch, self._blueprint)
 
     def captures(self, batch: Sequence[Any], padding: Tensor, *, checked: bool = False) -> Iterator[Capture]:
         """The same for a chunk: one capture, or several where its records must be computed one at a time.
@@ -142,7 +157,7 @@ class GradientEngine:
         try:
             looped = whole is not None and not whole.vectorised
             with self._forgetting(batch, rows) if looped else contextlib.nullcontext():
-                captured = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
+                captured = self._captured(batch)
             if checked and len(rows):
                 self._check(batch, captured, rows)
         except (UnseenPath, RefusedByVmap):

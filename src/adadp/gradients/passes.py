@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,25 @@ from torch import Tensor, nn
 from adadp.gradients.capture import Capture, Piece, accumulation_dtype, full_precision, given
 from adadp.gradients.derived import Target
 from adadp.gradients.inspection import Blueprint, check_losses
-from adadp.gradients.probe_records import Loss, check_leading
+from adadp.gradients.probe_records import Loss, ProbeRecords, check_leading
 from adadp.gradients.recorder import Recorder, Use
 from adadp.gradients.regions import UnseenPath, WholeLoss, autocast_dtype
 from adadp.gradients.rule import Pair, Rule
+
+Passed = tuple[Sequence[Use], Sequence[Tensor | None]]
+"""The uses of parameters in a batch with their inputs, and the gradients at their outputs. Sensitive."""
+
+
+class Passes(Protocol):
+    """Makes the passes of a batch as ``run_batch`` does, only faster; ``note`` says how."""
+
+    note: str
+
+    def __call__(self, batch: Sequence[Any]) -> Passed | None:
+        """One pass; None for a batch that is to be run as written."""
+
+
+MakePasses = Callable[[nn.Module, Loss, Blueprint, ProbeRecords], Passes]
 
 
 def run_batch(
@@ -52,6 +67,15 @@ def run_batch(
         for watch, places in zip(watches, asked, strict=True):
             pieces += given(watch.gradients(list(itertools.islice(rest, len(places))), batch, autocast))
         return Capture(parameters, pieces, records)
+
+
+def capture_of(
+    parameters: Mapping[str, nn.Parameter], passed: Passed, batch: Sequence[Any], blueprint: Blueprint
+) -> Capture:
+    """The same from the uses of a pass that was made elsewhere and the gradients at their outputs."""
+    records = check_leading(batch)
+    with full_precision(next(iter(parameters.values())).device):
+        return Capture(parameters, _pieces(*passed, blueprint, records), records)
 
 
 def run_alone(parameters: Mapping[str, nn.Parameter], batch: Sequence[Any], whole: WholeLoss) -> Capture:

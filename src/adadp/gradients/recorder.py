@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
@@ -95,7 +95,7 @@ class Recorder(TorchFunctionMode):
     """
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], skip: Iterable[str] = (), derived: Container[Key] = ()
+        self, parameters: Mapping[str, Tensor], skip: Iterable[str] = (), derived: Container[Key] = ()
     ) -> None:
         super().__init__()
         self._parameters = parameters

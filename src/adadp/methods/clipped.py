@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from adadp.clipping import AdaptiveClipRule, ClipRule, ClipState
@@ -50,7 +51,10 @@ class ClippedSum(Query):
             if isinstance(self._rule, AdaptiveClipRule):
                 total[COUNT] = {COUNT: next(iter(total[GRADIENT].values())).new_zeros(()).double()}
         # In double precision always: else how finely a release is rounded would tell how many chunks its batch had.
-        return total | {GRADIENT: {name: value.double() for name, value in total[GRADIENT].items()}}
+        # Contiguous, so that noise can be added in place.
+        kept = torch.contiguous_format
+        sums = {name: value.to(torch.float64, memory_format=kept) for name, value in total[GRADIENT].items()}
+        return total | {GRADIENT: sums}
 
     def l2_bounds(self) -> dict[str, float]:
         bounds = {GRADIENT: self.clip_factor * self._rule.l2_bound(len(self._groups), self._state)}

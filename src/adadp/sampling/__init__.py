@@ -4,14 +4,13 @@ placement.py their rows.
 
 from adadp.sampling.batches import Batches
 from adadp.sampling.placement import places
-from adadp.sampling.samplers import FixedSizeSampler, PoissonSampler, ReshuffledSampler, Sampler, sampler
+from adadp.sampling.samplers import SAMPLERS, PoissonSampler, Sampler, sampler
 from adadp.sampling.timetable import Stretch, Timetable
 
 __all__ = [
+    "SAMPLERS",
     "Batches",
-    "FixedSizeSampler",
     "PoissonSampler",
-    "ReshuffledSampler",
     "Sampler",
     "Stretch",
     "Timetable",

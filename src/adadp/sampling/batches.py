@@ -51,6 +51,11 @@ class Batches:
         """Round ``number``, as the first process has drawn it."""
         return self.ranks.from_first("drawing a batch", lambda: sampler.arrange(number, self.source))
 
+    def at_hand(self, step: int) -> bool:
+        """Whether the batch of ``step`` can be drawn without entering another round."""
+        shared = self.timetable.at(step).sampler.steps_per_round > 1
+        return not shared or (self._round is not None and self._round[0] == self.timetable.round_of(step)[0])
+
     def state(self) -> dict[str, int | Tensor]:
         """What a checkpoint must hold to go on within a round; empty where the source can be asked again."""
         if self._round is None or self.source.reproducible:

@@ -32,14 +32,15 @@ from torch import Tensor
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.events import Event, FixedSizeSampled, Neighbours, PoissonSampled, Repeated, ReshuffledEpoch, compose
+from adadp.events import Event, Neighbours, PoissonSampled, Repeated, compose
 from adadp.randomness import RandomSource
+from adadp.registry import Registry
 from adadp.sampling.heads import heads
 
 ReleaseOf = Callable[[int], Event]
 """The release, without its sampling, made on the batch of a step."""
 
-_PURPOSE = "sampling"
+PURPOSE = "sampling"
 
 
 class Sampler(ABC):
@@ -53,6 +54,11 @@ class Sampler(ABC):
     name: ClassVar[str]
     records: int
     neighbours: Neighbours
+
+    @classmethod
+    @abstractmethod
+    def of_batch_size(cls, records: int, batch_size: float, *neighbours: Neighbours) -> Sampler:
+        """The sampler whose batches hold so many records, with the neighbours usual for it unless others are given."""
 
     @property
     @abstractmethod
@@ -68,7 +74,7 @@ class Sampler(ABC):
     def usual_share(self, parts: int) -> int:
         """The same for the records of a batch that are in one of ``parts`` equal parts of all records."""
         probability = self.usual_size / self.records
-        return self.usual_size if parts == 1 else _usual(-(-self.records // parts), probability)
+        return self.usual_size if parts == 1 else usual(-(-self.records // parts), probability)
 
     @property
     def steps_per_round(self) -> int:
@@ -81,7 +87,7 @@ class Sampler(ABC):
 
     def pick(self, arrangement: Tensor, position: int, part: range | None = None) -> Tensor:  # noqa: ARG002
         """The sorted indices of the batch at ``position`` of what ``arrange`` drew, with ``part`` those in it."""
-        part = self._part(part)
+        part = self.part_of(part)
         first, end = torch.searchsorted(arrangement, torch.tensor([part.start, part.stop])).tolist()
         return arrangement[first:end]
 
@@ -137,7 +143,8 @@ class Sampler(ABC):
             counts[releases] = counts.get(releases, 0) + sum(1 for _ in group)
         return compose(*(Repeated(self._round(releases), count) for releases, count in counts.items()))
 
-    def _part(self, part: range | None) -> range:
+    @final
+    def part_of(self, part: range | None) -> range:
         """``part``, or all records."""
         part = range(self.records) if part is None else part
         if part.step != 1 or not 0 <= part.start <= part.stop <= self.records:
@@ -186,16 +193,14 @@ class PoissonSampler(Sampler):
     def __post_init__(self) -> None:
         why = "It is each record's chance to be in a batch; with 0 no record is ever used."
         q = checks.probability("sampling_probability", self.sampling_probability, why=why)
-        _keep(self, sampling_probability=checks.positive("sampling_probability", q, why=why))
+        keep(self, sampling_probability=checks.positive("sampling_probability", q, why=why))
 
     @classmethod
-    def of_batch_size(
-        cls, records: int, batch_size: float, neighbours: Neighbours | str = Neighbours.ADD_REMOVE
-    ) -> PoissonSampler:
+    def of_batch_size(cls, records: int, batch_size: float, *neighbours: Neighbours) -> PoissonSampler:
         """The sampler whose batches hold ``batch_size`` records on average. Its probability discloses ``records``."""
-        records = _records(records)
+        records = record_count(records)
         size = checks.positive("batch_size", batch_size, why="It is the expected size of a batch.")
-        return cls(records, _at_most(records, size) / records, Neighbours.parse(neighbours))
+        return cls(records, at_most(records, size) / records, *neighbours)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -203,147 +208,57 @@ class PoissonSampler(Sampler):
 
     @property
     def usual_size(self) -> int:
-        return _usual(self.records, self.sampling_probability)
+        return usual(self.records, self.sampling_probability)
 
     def arrange(self, number: int, source: RandomSource, part: range | None = None) -> Tensor:
-        return heads(source, self._part(part), self.sampling_probability, purpose=_PURPOSE, step=number)
+        return heads(source, self.part_of(part), self.sampling_probability, purpose=PURPOSE, step=number)
 
     def _sampled(self, releases: tuple[Event, ...]) -> Event:
         (release,) = releases
         return PoissonSampled(self.sampling_probability, release)
 
 
-@final
-@dataclass(frozen=True)
-class FixedSizeSampler(Sampler):
-    """A batch is a uniformly drawn subset of ``batch_size`` records, drawn anew for every step.
-
-    The number of records is public here, so no neighbour has one more.
-    """
-
-    name = "fixed"
-    records: int
-    batch_size: int
-    neighbours: Neighbours = Neighbours.REPLACE_ONE
-
-    def __post_init__(self) -> None:
-        _keep(self, batch_size=_batch_size(self.records, self.batch_size))
-        if self.neighbours is Neighbours.ADD_REMOVE:
-            raise InputError(
-                "Batches of fixed size were declared with add-remove neighbours.",
-                why="Adding a record changes the fraction L/N and with it every other record's chance to be drawn.",
-                fix="Use replace-one or zero-out neighbours, or Poisson sampling.",
-            )
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return -(-self.records // self.batch_size)
-
-    @property
-    def usual_size(self) -> int:
-        return self.batch_size
-
-    def arrange(self, number: int, source: RandomSource, part: range | None = None) -> Tensor:  # noqa: ARG002
-        return source.subset(self.records, self.batch_size, purpose=_PURPOSE, step=number)
-
-    def _sampled(self, releases: tuple[Event, ...]) -> Event:
-        (release,) = releases
-        return FixedSizeSampled(self.batch_size / self.records, release)
+def _offered(found: object) -> type[Sampler] | None:
+    return found if isinstance(found, type) and issubclass(found, Sampler) else None
 
 
-@final
-@dataclass(frozen=True)
-class ReshuffledSampler(Sampler):
-    """Every epoch deals the records into disjoint batches, so a record meets one batch per epoch.
-
-    An epoch costs what its most expensive batch costs and nothing is claimed for the shuffling (Yu et al. 2019,
-    Theorem 2). That needs a record's batch not to depend on the other records. For neighbours of the same size the
-    batches are slices of ``batch_size`` of a shuffled order. For add-remove neighbours, where one record more would
-    move the others, each record draws its batch by itself: batches then vary in size, around N over their number.
-    """
-
-    name = "reshuffle"
-    records: int
-    batch_size: int
-    neighbours: Neighbours = Neighbours.ZERO_OUT
-
-    def __post_init__(self) -> None:
-        _keep(self, batch_size=_batch_size(self.records, self.batch_size))
-
-    @property
-    def independent_assignment(self) -> bool:
-        """Whether each record draws its batch by itself."""
-        return self.neighbours is Neighbours.ADD_REMOVE
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return -(-self.records // self.batch_size)
-
-    @property
-    def usual_size(self) -> int:
-        return _usual(self.records, 1 / self.steps_per_epoch) if self.independent_assignment else self.batch_size
-
-    @property
-    def steps_per_round(self) -> int:
-        return self.steps_per_epoch
-
-    def arrange(self, number: int, source: RandomSource, part: range | None = None) -> Tensor:  # noqa: ARG002
-        """The batch of each record in epoch ``number``."""
-        if self.independent_assignment:
-            uniforms = source.uniform(self.records, purpose=_PURPOSE, step=number)
-            return (uniforms * self.steps_per_epoch).long()
-        return source.permutation(self.records, purpose=_PURPOSE, step=number) // self.batch_size
-
-    def pick(self, arrangement: Tensor, position: int, part: range | None = None) -> Tensor:
-        part = self._part(part)
-        return part.start + (arrangement[part.start : part.stop] == position).nonzero().squeeze(1)
-
-    def _sampled(self, releases: tuple[Event, ...]) -> Event:
-        return ReshuffledEpoch(releases, self.independent_assignment)
+SAMPLERS: Registry[type[Sampler]] = Registry("sampler", {PoissonSampler.name: PoissonSampler}, _offered)
+"""Ways of drawing batches, by name."""
 
 
 def sampler(sampling: str, records: int, batch_size: float, neighbours: Neighbours | str | None = None) -> Sampler:
     """The sampler called ``sampling``, with the neighbours usual for it unless others are given."""
-    kinds: dict[str, Callable[..., Sampler]] = {
-        PoissonSampler.name: PoissonSampler.of_batch_size,
-        FixedSizeSampler.name: FixedSizeSampler,
-        ReshuffledSampler.name: ReshuffledSampler,
-    }
-    if sampling not in kinds:
+    if sampling not in SAMPLERS:
         raise InputError(
             f"Unknown sampling {sampling!r}.",
             why="How batches are drawn decides what a step costs.",
-            fix=f"Use one of: {', '.join(kinds)}.",
+            fix=f"Use one of: {', '.join(SAMPLERS)}.",
         )
     given = () if neighbours is None else (Neighbours.parse(neighbours),)
-    return kinds[sampling](records, batch_size, *given)
+    return SAMPLERS[sampling].of_batch_size(records, batch_size, *given)
 
 
-def _keep(sampler: Sampler, **values: float) -> None:
+def keep(sampler: Sampler, **values: float) -> None:
     """Store checked values in a frozen sampler."""
-    values["records"] = _records(sampler.records)
+    values["records"] = record_count(sampler.records)
     for name, value in values.items():
         object.__setattr__(sampler, name, value)
     object.__setattr__(sampler, "neighbours", Neighbours.parse(sampler.neighbours))
 
 
-def _usual(records: int, probability: float) -> int:
+def usual(records: int, probability: float) -> int:
     """A standard deviation above what a binomial batch holds on average; all records at most."""
     mean = records * probability
     return min(records, math.ceil(mean + math.sqrt(mean * (1 - probability)) - 1e-9))
 
 
-def _records(records: object) -> int:
+def record_count(records: object) -> int:
+    """A checked number of records."""
     return checks.count("records", records, minimum=2, why="A single record has no others to hide among.")
 
 
-def _batch_size(records: object, batch_size: object) -> int:
-    """A whole batch size between 1 and ``records``."""
-    size = checks.count("batch_size", batch_size, why="An empty batch teaches nothing.")
-    return int(_at_most(_records(records), size))
-
-
-def _at_most(records: int, batch_size: float) -> float:
+def at_most(records: int, batch_size: float) -> float:
+    """``batch_size``, unless it is more than there are records."""
     if batch_size > records:
         raise InputError(
             f"`batch_size` must not exceed the number of records, got {batch_size:g} of {records}.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -281,8 +282,8 @@ def adversary(rule, random: np.random.Generator) -> float:
 
 def realised_delta(make, epsilon: float, runs: int = 2000) -> tuple[float, float]:
     """E[(1 - e^(epsilon - L))+] of the whole adaptive run, and its standard error."""
-    random = np.random.default_rng(7)
-    values = np.array([max(0.0, -math.expm1(epsilon - adversary(make(), random))) for _ in range(runs)])
+    random, fresh = np.random.default_rng(7), make()  # copies of one: making it solves for its budget
+    values = np.array([max(0.0, -math.expm1(epsilon - adversary(deepcopy(fresh), random))) for _ in range(runs)])
     return float(values.mean()), float(values.std() / math.sqrt(runs))
 
 
@@ -328,7 +329,7 @@ def best_strategy(make, epsilon: float) -> float:
     known: dict[tuple[tuple[int, ...], int], float] = {}
 
     def admitted_after(counts: tuple[int, ...], tenths: int) -> bool:
-        fresh = make()
+        fresh = deepcopy(rule)
         for each, count in zip(MENU, counts, strict=True):
             if count:
                 fresh.commit(coin(each), count)

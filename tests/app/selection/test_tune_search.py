@@ -17,6 +17,7 @@ from adadp.app.predict import evaluation, load_model
 from adadp.app.runs import RunFolder
 from adadp.app.selection import cost_of, planned, resume, searching, tune
 from adadp.app.selection.score import kept_aside, score_of
+from adadp.app.selection.search_data import part_of
 from adadp.app.selection.searching import begin, seed_of_run
 from adadp.app.train import verify_run
 from adadp.app.train.search_spec import PRIVATE, PUBLIC, Scoring, Search
@@ -175,7 +176,7 @@ def test_a_run_that_has_lost_is_removed_at_once(watched):
 def test_records_are_told_apart(search, material):
     values = torch.arange(material.size) % 3 == 0
     config = search.candidates[0]
-    trained, scored = material.part(config, ~values), material.scored(config, values)
+    trained, scored = part_of(material.prepared(config), ~values), material.scored(config, values)
     assert len(trained.train[0]) + len(scored[1]) == material.size
     assert torch.equal(scored[0], material.prepared(config).train[0][values])
     assert trained.test is None

@@ -102,6 +102,7 @@ SENSELESS = {
     "memory_limit_mb": [{"memory_limit_mb": value} for value in (0, "1", 1.5)],
     "device": [{"device": 5}, {"device": "tpu"}],
     "precision": [{"precision": "half"}, {"precision": 16}],
+    "compile": [{"compile": "yes"}, {"compile": 1}],
     "out": [{"out": 5}, {"out": True}],
     "resume": [{"resume": "yes"}, {"resume": 1}, {"resume": True}],
     "evaluate_every": [
@@ -171,6 +172,7 @@ EFFECT = {
     "allow_nonprivate": {"noise_multiplier": 0, "allow_nonprivate": True},
 }
 ELSEWHERE = {
+    "compile": "changes nothing but rounding: tests/app/test_compiled_passes.py",
     "chunk_size": "the result does not depend on it: tests/test_step.py",
     "memory_limit_mb": "the size of a chunk, on which the result does not depend",
     "device": "needs another one",

@@ -14,9 +14,10 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from adadp.app.samplers import FixedSizeSampler, ReshuffledSampler
 from adadp.errors import InputError
 from adadp.randomness import RandomSource, SecureSource, SeededSource
-from adadp.sampling import Batches, FixedSizeSampler, PoissonSampler, ReshuffledSampler
+from adadp.sampling import Batches, PoissonSampler
 from adadp.sampling.heads import _counts, _places, _table, cumulative, heads
 
 SEEDED, SECURE = SeededSource(7), SecureSource()

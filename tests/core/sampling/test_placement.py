@@ -8,8 +8,9 @@ from itertools import permutations
 import pytest
 import torch
 
+from adadp.app.samplers import FixedSizeSampler, ReshuffledSampler
 from adadp.randomness import SecureSource, SeededSource
-from adadp.sampling import FixedSizeSampler, PoissonSampler, ReshuffledSampler, places
+from adadp.sampling import PoissonSampler, places
 
 
 @pytest.mark.parametrize("rows", [1, 4, 64])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from strategies import RELATIONS, SAME_SIZE_RELATIONS
 
 from adadp.app.accounting.run_shape import RunShape, steps_per_epoch
+from adadp.app.samplers import FixedSizeSampler, ReshuffledSampler
 from adadp.errors import BudgetExceeded, InputError
 from adadp.events import (
     Composed,
@@ -25,7 +26,7 @@ from adadp.events import (
 )
 from adadp.ledger import PlannedBudget
 from adadp.randomness import SecureSource, SeededSource
-from adadp.sampling import Batches, FixedSizeSampler, PoissonSampler, ReshuffledSampler, sampler
+from adadp.sampling import Batches, PoissonSampler, sampler
 
 SEEDED, SECURE = SeededSource(7), SecureSource()
 each_source = pytest.mark.parametrize("source", [SECURE, SEEDED], ids=["secure", "seeded"])

@@ -10,9 +10,10 @@ import pytest
 import torch
 from scipy.stats import binom, chisquare
 
+from adadp.app.samplers import FixedSizeSampler, ReshuffledSampler
 from adadp.events import Neighbours
 from adadp.randomness import SecureSource, SeededSource
-from adadp.sampling import Batches, FixedSizeSampler, PoissonSampler, ReshuffledSampler
+from adadp.sampling import Batches, PoissonSampler
 
 pytestmark = pytest.mark.statistical
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adadp.lab.compare.measuring import measured_run
-from adadp.lab.compare.running import failure_of
+from adadp.app.sweeps.handing import failure_of
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +33,16 @@ def in_this_process(monkeypatch) -> set[str]:
     """Runs are made here, where processes are not the point. Those whose folder's name is put into the set fail."""
     failing = set[str]()
 
-    def run_jobs(jobs, *, workers, marks, finished, tick):
-        for job in jobs:
+    def run_tasks(tasks, executor, *, marks, finished, tick):
+        for task in tasks:
             try:
-                if job.folder.name in failing:
+                if task.name in failing:
                     raise RuntimeError("It was told to fail.")
-                measured = measured_run(job.config, job.folder)
+                measured = task.make()
             except Exception as error:  # as a worker does
-                finished(job, None, failure_of(error))
+                finished(task, None, failure_of(error))
             else:
-                finished(job, measured, None)
+                finished(task, measured, None)
 
-    monkeypatch.setattr("adadp.lab.compare.comparing.run_jobs", run_jobs)
+    monkeypatch.setattr("adadp.lab.compare.comparing.run_tasks", run_tasks)
     return failing

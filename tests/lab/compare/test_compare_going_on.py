@@ -132,7 +132,7 @@ def test_such_a_ledger_is_told_even_if_its_run_was_not_come_to(finished, monkeyp
         raise KeyboardInterrupt
 
     cut_in_the_header(finished / "runs" / "slow-2-seed0" / "ledger.jsonl")
-    monkeypatch.setattr("adadp.lab.compare.comparing.run_jobs", stopped)
+    monkeypatch.setattr("adadp.lab.compare.comparing.run_tasks", stopped)
     with pytest.raises(Interrupted, match=r"0 of 2 runs done\. The runs .* as they were saved last"):
         compare(TWO, finished)
     (failed,) = json.loads((finished / "results.json").read_text())["failed"]

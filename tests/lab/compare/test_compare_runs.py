@@ -23,8 +23,7 @@ from adadp.app.train import verify_run
 from adadp.app.train.stopping import stop_requests
 from adadp.errors import InputError
 from adadp.events import compose
-from adadp.lab.compare import Case, Comparison, Ended, Progress, compare, running
-from adadp.lab.compare.running import Job, run_jobs
+from adadp.lab.compare import Case, Comparison, Ended, Progress, compare
 from adadp.ledger import read_ledger
 
 pytestmark = pytest.mark.slow
@@ -230,8 +229,7 @@ def test_asked_to_stop_or_left_alone_the_runs_save_themselves(launcher, tmp_path
         process = Started(launcher, spec, tmp_path)
         mark = process.is_held(step)
         os.killpg(process.pid, number)
-        go = out / ".running" / "go"
-        assert eventually(lambda go=go: not go.exists())
+        assert eventually(lambda: not list(out.glob(".running/*/go")))
         time.sleep(1)
         mark.unlink()
         assert process.ended() == 130
@@ -328,35 +326,6 @@ def test_a_run_that_fails_leaves_the_others_alone(tmp_path, monkeypatch):
     assert "other settings" in results["failed"][0]["error"]
     assert "exit code 7" in results["failed"][1]["error"]
     assert [pair["seeds"] for pair in results["pairs"]] == [1]
-
-
-def test_a_process_that_cannot_begin_is_tried_twice(tmp_path, monkeypatch):
-    begun = list[str]()
-    real = multiprocessing.process.BaseProcess.start
-
-    def dying(process):
-        begun.append(process.name)
-        real(process)
-        process.kill()
-
-    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", dying)
-    ended = list[str]()
-    jobs = [Job(TrainConfig("cancer", noise_multiplier=1.0, delta=1e-4), tmp_path / "run")]
-    marks = tmp_path / "marks"
-    run_jobs(
-        jobs, workers=1, marks=marks, finished=lambda _, __, failure: ended.append(str(failure)), tick=lambda _: None
-    )
-    (error,) = ended
-    assert "exit code -9" in error
-    assert len(begun) == 2
-    assert not marks.exists()
-
-
-@pytest.mark.parametrize(("said", "threads"), [("1", 1), ("", 64), ("none", 64), ("0", 64), ("99", 64)])
-def test_no_more_threads_than_the_user_allows(monkeypatch, said, threads):
-    monkeypatch.setattr(running, "cores", lambda: 64)
-    monkeypatch.setenv("OMP_NUM_THREADS", said)
-    assert running._threads() == threads
 
 
 def test_folders_that_are_not_for_this(whole, tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +33,25 @@ def section(title: str) -> Callable[[_Command], _Command]:
         return command
 
     return decorate
+
+
+executor_option = click.option(
+    "--executor",
+    metavar="NAME",
+    help="Who makes the runs: processes:N, dask:HOST:PORT, or package.module:function that returns an executor.",
+)
+
+
+@contextmanager
+def given_executor(name: str | None) -> Iterator[Executor | None]:
+    """The executor that ``--executor`` names; None if it was not given."""
+    from adadp.app.sweeps.executors import executor_named  # noqa: PLC0415  # not for --help
+
+    if name is None:
+        yield None
+        return
+    with executor_named(name) as executor:
+        yield executor
 
 
 class RunCommand(click.Command):

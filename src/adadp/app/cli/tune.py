@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adadp.app.cli.options import RunCommand, config_of, given_options, section
+from adadp.app.cli.options import RunCommand, config_of, executor_option, given_executor, given_options, section
 from adadp.app.launch import refuse_several
 from adadp.errors import InputError, Interrupted
 
@@ -55,8 +55,9 @@ _OWN = (
 @click.option("--plan", "only_plan", is_flag=True, help="Say what it would do and cost. Reads no data.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the chosen run.")
 @click.option("--resume", type=click.Path(file_okay=False), help="Resume the search in this folder.")
+@executor_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-def tune(by: str, resume: str | None, as_json: bool, **flags: Any) -> None:
+def tune(*, by: str, resume: str | None, executor: str | None, as_json: bool, **flags: Any) -> None:
     """Choose a setting and train it privately; --epsilon and --delta are what both cost together.
 
     Takes the options of adadp train as what all settings share. --validation, --validation-public and
@@ -75,7 +76,7 @@ def tune(by: str, resume: str | None, as_json: bool, **flags: Any) -> None:
     given = given_options(flags)
     if resume is not None:
         _only_resume([*given, *(name for name, value in own.items() if value)])
-        _search(resume, as_json, partial(selection.resume, resume))
+        _search(resume, as_json, executor, partial(selection.resume, resume))
         return
     chosen = _settings(own["grid"], own["settings"])
     scored = {name: given.pop(name) for name in _SCORED if name in given}
@@ -91,7 +92,7 @@ def tune(by: str, resume: str | None, as_json: bool, **flags: Any) -> None:
         return
     if own["out"] is None:
         raise InputError("A search needs a folder.", fix="Pass --out, or --plan to see what it would do.")
-    _search(own["out"], as_json, partial(selection.tune, base, chosen, out=own["out"], **options))
+    _search(own["out"], as_json, executor, partial(selection.tune, base, chosen, out=own["out"], **options))
 
 
 def _only_resume(others: list[str]) -> None:
@@ -120,7 +121,7 @@ def _law(law: str | None, eta: float | None, runs: float | None) -> Repetitions:
     return repetitions_for(10.0 if runs is None else runs, tail)
 
 
-def _search(place: str, as_json: bool, search: Callable[..., SearchResult]) -> None:
+def _search(place: str, as_json: bool, executor: str | None, search: Callable[..., SearchResult]) -> None:
     """Do ``search`` in ``place``. What it shows does not depend on the number of runs."""
 
     def begun() -> None:
@@ -129,7 +130,8 @@ def _search(place: str, as_json: bool, search: Callable[..., SearchResult]) -> N
             click.echo(told, err=True)
 
     try:
-        result = search(checks_passed=begun)
+        with given_executor(executor) as hands:
+            result = search(checks_passed=begun, executor=hands)
     except Interrupted as stopped:
         click.echo(f"{stopped.what} {stopped.why} {stopped.fix}", err=True)
         sys.exit(130)

@@ -45,11 +45,6 @@ class Material:
             self._found[config.features] = prepared(RunSpec.of(config))
         return self._found[config.features]
 
-    def part(self, config: TrainConfig, chosen: Tensor) -> Prepared:
-        """The records a run trains on. It has no test records: it is not the run that is published, perhaps."""
-        records = self.prepared(config)
-        return replace(records, train=tuple(part[chosen] for part in records.train), test=None, validation=None)
-
     def scored(self, config: TrainConfig, chosen: Tensor) -> Pair:
         """The records a run is scored on: those ``chosen``, or those of the file."""
         records = self.prepared(config)
@@ -84,6 +79,13 @@ class Material:
         example = Records(blank, torch.device("cpu"), torch.float32).example()
         engine = GradientEngine(network.train(), cross_entropy, example)
         parse_method(config.method).query(engine, plan.clip_rule, plan.batch_size)
+
+
+def part_of(records: Prepared, chosen: Tensor) -> Prepared:
+    """The records a run trains on. It has no test records: it is not the run that is published, perhaps."""
+    if len(chosen) != len(records.train[0]):
+        raise InputError("The data has changed since the search began.", fix="Put it back as it was.")
+    return replace(records, train=tuple(part[chosen] for part in records.train), test=None, validation=None)
 
 
 def _network(config: TrainConfig, records: Prepared, shape: tuple[int, ...]) -> nn.Module:

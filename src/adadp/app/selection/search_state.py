@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,22 +38,24 @@ class Attempt:
 
 @dataclass(frozen=True)
 class State:
-    """Where a search is: ``done`` of ``count`` runs, one perhaps begun, and those that may still be published."""
+    """Where a search is: the runs that are still to be made or valued, and those that may be published.
 
-    count: int
-    done: int = 0
-    current: Attempt | None = None
+    All are drawn before the first is made, and valued in the order they were drawn in, whichever is made first.
+    """
+
+    waiting: tuple[Attempt, ...]
     kept: tuple[Attempt, ...] = ()
     chosen: int | None = None
     """By parts: the number of the setting, once it is drawn, so that it is drawn once."""
 
-    def begun(self, setting: int) -> State:
-        """The next run, in a folder whose name tells nothing."""
-        return replace(self, current=Attempt(self.done, setting, secrets.token_hex(8)))
+    @classmethod
+    def drawn(cls, settings: Iterable[int]) -> State:
+        """A run for each of ``settings``, in folders whose names tell nothing."""
+        return cls(tuple(Attempt(run, setting, secrets.token_hex(8)) for run, setting in enumerate(settings)))
 
     def over(self, kept: tuple[Attempt, ...]) -> State:
-        """The run at hand is over, and ``kept`` may be published."""
-        return replace(self, done=self.done + 1, current=None, kept=kept)
+        """The first of the runs that waited is over, and ``kept`` may be published."""
+        return replace(self, waiting=self.waiting[1:], kept=kept)
 
 
 @dataclass(frozen=True)
@@ -79,24 +82,37 @@ class SecretFolder:
     def write(self, state: State) -> None:
         """Replace the state; runs that it does not name are removed."""
         write_atomic(self.path / "state.json", json.dumps(asdict(state)).encode())
-        named = {each.folder for each in (*state.kept, *([state.current] if state.current else []))}
+        named = {each.folder for each in (*state.kept, *state.waiting)}
         for folder in self._runs.iterdir():
             if folder.name not in named:
                 shutil.rmtree(folder)
 
     def read(self) -> tuple[State, Tensor] | None:
-        """The state and the part of each record; None if the search has not begun its runs."""
+        """The state and the part of each record, to go on; None if the search has not begun its runs."""
         if not (self.path / "state.json").exists():
             return None
         clean(self.path)
+        state = self.state()
+        self.write(state)
+        return state, self.places()
+
+    def state(self) -> State:
+        """The state, as it was written last."""
         try:
             body: dict[str, Any] = json.loads((self.path / "state.json").read_bytes())
-            current, kept = body.pop("current"), tuple(Attempt(**each) for each in body.pop("kept"))
-            state = State(current=None if current is None else Attempt(**current), kept=kept, **body)
+            waiting, kept = (tuple(Attempt(**each) for each in body.pop(name)) for name in ("waiting", "kept"))
+            return State(waiting, kept, **body)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise RunError(f"The state of the search in {self.path.parent} cannot be read.") from error
-        self.write(state)
-        return state, read_tensors(self.path / "places.safetensors")[0][_PLACES]
+
+    def places(self) -> Tensor:
+        """The part of each record."""
+        return read_tensors(self.path / "places.safetensors")[0][_PLACES]
+
+    @property
+    def marks(self) -> Path:
+        """The folder through which runs that other processes make are watched and stopped."""
+        return self.path / "marks"
 
     def folder_of(self, attempt: Attempt) -> Path:
         """Where ``attempt`` is trained."""

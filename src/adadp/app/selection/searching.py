@@ -1,4 +1,8 @@
-"""A search: it is charged as a whole, makes its runs one after another, and publishes one of them.
+"""A search: it is charged as a whole, makes its runs, and publishes one of them.
+
+How many runs there are, and their settings, is drawn before the first is made. They are made one after another, or on
+an executor, some at a time. Each is made whatever becomes of the others, and they are valued in the order they were
+drawn in: what is published has the same distribution, and with a seed is the same, whoever made them and in what order.
 
     killed                                 on resume
     before the charge                      charged, and begun
@@ -7,6 +11,10 @@
     after a run, before it is scored       scored
     while the chosen run is published      published again, the same one; see ``publishing``
     after that                             what is left is cleared away; refused: it has finished
+
+    a worker of the executor, in a run     another worker does what is done on resume; where a second one dies, the
+                                           search stops and stays as it is. No run is left out: that would choose among
+                                           runs, which nobody has paid for
 
 A disk that is full, records or a schema that have changed, a device that is gone: the error is told, and the run stays
 as it is.
@@ -20,7 +28,9 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -28,16 +38,20 @@ from torch import Tensor
 from adadp.app import start
 from adadp.app.accounting.repetitions import draw_count
 from adadp.app.config import TrainConfig
+from adadp.app.owndata import own_path
 from adadp.app.runs import RunFolder
 from adadp.app.selection.candidates import relation_of
 from adadp.app.selection.disjoint import draw_choice, parts_of
 from adadp.app.selection.publishing import SearchResult, check_replaceable, publish, put_in_place
 from adadp.app.selection.score import kept_aside, right_answers, score_of
-from adadp.app.selection.search_data import Material
+from adadp.app.selection.search_data import Material, part_of
 from adadp.app.selection.search_state import Attempt, SecretFolder, State
 from adadp.app.spec import RunSpec
+from adadp.app.sweeps.handing import Failure, Task, run_tasks
+from adadp.app.sweeps.shared import check_shared
+from adadp.app.train import Status
 from adadp.app.train.search_spec import PARTS, Search
-from adadp.errors import InputError, Interrupted, LedgerCorrupt, RunError
+from adadp.errors import Interrupted, LedgerCorrupt, RunError
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.randomness import RandomSource, source_of
 from adadp.release import Crossing
@@ -47,15 +61,28 @@ _COUNT, _SETTING, _TIE = "search/count", "search/setting", "search/tie"
 
 
 def begin(
-    search: Search, material: Material, out: str, checks_passed: Callable[[], None] | None = None
+    search: Search,
+    material: Material,
+    out: str,
+    checks_passed: Callable[[], None] | None = None,
+    executor: Executor | None = None,
 ) -> SearchResult:
     """Search in a new folder; ``checks_passed`` is called when there is one."""
     check_replaceable(Path(out).absolute())
+    if executor is not None:
+        check_workers(executor, search, Path(out).absolute())
     folder = RunFolder.create(out, search.candidates[0])
     if checks_passed is not None:
         checks_passed()
     folder.write_search(search.as_json())
-    return Searching(folder, search, material).run()
+    return Searching(folder, search, material, executor).run()
+
+
+def check_workers(executor: Executor, search: Search, out: Path) -> None:
+    """Refuse an ``executor`` whose workers do not see the folder of the search, which is perhaps not there yet."""
+    scored = None if search.scoring is None else search.scoring.file
+    more = [] if scored is None else [str(own_path(scored, search.candidates[0].data.partition(":")[0]))]
+    check_shared(executor, out.parent, search.candidates, more)
 
 
 @dataclass(frozen=True)
@@ -65,6 +92,8 @@ class Searching:
     folder: RunFolder
     search: Search
     material: Material
+    executor: Executor | None = None
+    """Who makes the runs; None: this process, one after another."""
 
     def run(self) -> SearchResult:
         """Charge, make the runs that are left, and publish."""
@@ -74,7 +103,10 @@ class Searching:
                 ledger.charge(event)
             state, places = self.secret.read() or self._first()
             crossing = Crossing(ledger, self.source)
-            while state.done < state.count:
+            if self.executor is not None and state.waiting:
+                state = self._made_by(self.executor, state, places, crossing)
+            while state.waiting:
+                self._make(state.waiting[0], places)
                 state = self._next(state, places, crossing)
             winner = self._winner(state, crossing)
             if search.by == PARTS and state.chosen is None and winner is not None:
@@ -107,7 +139,7 @@ class Searching:
         return Ledger.create(self.folder.ledger_path, budget=budget, seeded=self._seed is not None)
 
     def _first(self) -> tuple[State, Tensor]:
-        """Draw how many runs there will be, and the part of every record."""
+        """Draw how many runs there will be and their settings, and the part of every record."""
         search, source = self.search, self.source
         relation = relation_of(search.candidates[0])
         if search.by == PARTS:
@@ -120,19 +152,55 @@ class Searching:
             public = search.records + (search.scoring.size or 0)
             held = kept_aside(self.material.size, search.scoring, public=public, neighbours=relation, source=source)
             places = held.long()
-        state = State(count)
+        state = State.drawn(self._setting(run) for run in range(count))
         self.secret.begin(state, places)
         return state, places
 
+    def _make(self, attempt: Attempt, places: Tensor) -> None:
+        records = self.material.prepared(self.search.candidates[attempt.setting])
+        try:
+            make_run(self.search, self.secret, attempt, records, places)
+        except Interrupted:
+            raise self._stopped() from None
+
+    def _made_by(self, executor: Executor, state: State, places: Tensor, crossing: Crossing) -> State:
+        """Make all runs that are left on ``executor``, and value each when those before it have been."""
+        failures, made = dict[str, Failure](), set[str]()
+
+        def finished(task: Task, _: object, failure: Failure | None) -> None:
+            nonlocal state
+            if failure is not None:
+                failures[task.name] = failure
+            made.add(task.name)
+            while state.waiting and state.waiting[0].folder in made - failures.keys():
+                state = self._next(state, places, crossing)
+
+        # The name of a task and what it is given tell neither its setting nor its number: the worker reads them.
+        tasks = [Task(each.folder, partial(made_elsewhere, self.folder.path, each.folder)) for each in state.waiting]
+        try:
+            run_tasks(tasks, executor, marks=self.secret.marks, finished=finished, deaths=1)
+        except Interrupted:  # it tells how many runs there are
+            raise self._stopped() from None
+        for each in tasks:
+            if each.name in failures:
+                raise RunError(
+                    f"A run of the search failed. {failures[each.name]}",
+                    why="A search publishes nothing before all its runs are made.",
+                    fix=f"Mend it, and resume with: adadp tune --resume {self.folder.path}",
+                )
+        return state
+
+    def _stopped(self) -> Interrupted:
+        return Interrupted(
+            f"The search was stopped. Everything is saved in {self.folder.path}.",
+            why="What is in its folder must stay secret until it has finished.",
+            fix=f"Resume it with: adadp tune --resume {self.folder.path}",
+        )
+
     def _next(self, state: State, places: Tensor, crossing: Crossing) -> State:
-        if len(places) != self.material.size:
-            raise InputError("The data has changed since the search began.", fix="Put it back as it was.")
-        if state.current is None:
-            state = state.begun(self._setting(state.done))
-            self.secret.write(state)
-        attempt = state.current
-        assert attempt is not None
-        folder = self._trained(attempt, places)
+        """Value the first of the runs that wait, which is made."""
+        attempt = state.waiting[0]
+        folder = RunFolder.open(self.secret.folder_of(attempt))
         state = state.over(self._kept(state.kept, self._valued(attempt, folder, places, crossing)))
         self.secret.write(state)
         return state
@@ -143,24 +211,6 @@ class Searching:
             return run
         count = len(self.search.candidates)
         return min(int(float(self.source.uniform(1, purpose=_SETTING, step=run)) * count), count - 1)
-
-    def _trained(self, attempt: Attempt, places: Tensor) -> RunFolder:
-        """The finished run of ``attempt``: made, gone on with, or found."""
-        place = self.secret.folder_of(attempt)
-        config = self.search.candidates[attempt.setting].replace(seed=seed_of_run(self._seed, attempt.run))
-        records = self.material.part(config, places == (attempt.setting if self.search.by == PARTS else 0))
-        try:
-            if place.exists() and not _is_over(place, config, records):
-                shutil.rmtree(place)
-            if not place.exists():
-                start.run_on(records, RunSpec.of(config), place)
-        except Interrupted:
-            raise Interrupted(
-                f"The search was stopped. Everything is saved in {self.folder.path}.",
-                why="What is in its folder must stay secret until it has finished.",
-                fix=f"Resume it with: adadp tune --resume {self.folder.path}",
-            ) from None
-        return RunFolder.open(place)
 
     @property
     def _seed(self) -> int | None:
@@ -197,7 +247,36 @@ class Searching:
         return state.kept[state.chosen]
 
 
-def _is_over(place: Path, config: TrainConfig, records: start.Prepared) -> bool:
+def made_elsewhere(out: Path, name: str, *, watch: Callable[[Status], None]) -> None:
+    """In a worker: make the run in the folder ``name`` of the search in ``out``, from files alone."""
+    found, secret = RunFolder.open(out).search(), SecretFolder(out / SECRET)
+    assert found is not None
+    search = Search.from_json(found)
+    (attempt,) = (each for each in secret.state().waiting if each.folder == name)
+    records = start.prepared(RunSpec.of(search.candidates[attempt.setting]))
+    make_run(search, secret, attempt, records, secret.places(), watch)
+
+
+def make_run(  # noqa: PLR0917
+    search: Search,
+    secret: SecretFolder,
+    attempt: Attempt,
+    records: start.Prepared,
+    places: Tensor,
+    watch: Callable[[Status], None] | None = None,
+) -> None:
+    """Make the run of ``attempt`` in its folder, or go on with it; ``records`` are all there are."""
+    place = secret.folder_of(attempt)
+    config = search.candidates[attempt.setting]
+    config = config.replace(seed=seed_of_run(config.seed, attempt.run))
+    part = part_of(records, places == (attempt.setting if search.by == PARTS else 0))
+    if place.exists() and not _is_over(place, config, part, watch):
+        shutil.rmtree(place)
+    if not place.exists():
+        start.run_on(part, RunSpec.of(config), place, watch=watch)
+
+
+def _is_over(place: Path, config: TrainConfig, records: start.Prepared, watch: Callable[[Status], None] | None) -> bool:
     """Whether the run that was begun in ``place`` is there as a whole, perhaps after it went on. False: it cannot.
 
     A kill can leave a run without a checkpoint, which has released nothing, and one whose features were paid for and
@@ -213,7 +292,7 @@ def _is_over(place: Path, config: TrainConfig, records: start.Prepared) -> bool:
     if not (folder.config_path.exists() and folder.checkpoint_path.exists()):
         return False
     try:
-        start.run_on(records, RunSpec.of(config), place, resume=True)
+        start.run_on(records, RunSpec.of(config), place, resume=True, watch=watch)
     except (RunError, LedgerCorrupt) as error:
         if isinstance(error.__cause__, OSError):  # the disk is full, or does not answer
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from adadp.app.selection.disjoint import part_size
 from adadp.app.selection.publishing import SearchResult, finish, put_in_place, was_replaced
 from adadp.app.selection.score import left_over, refuse_uncounted, scoring_for
 from adadp.app.selection.search_data import Material
-from adadp.app.selection.searching import Searching, begin
+from adadp.app.selection.searching import Searching, begin, check_workers
 from adadp.app.selection.settings import checked
 from adadp.app.train import refuse_finished
 from adadp.app.train.search_spec import PARTS, REPEAT, Search
@@ -106,10 +107,13 @@ def tune(
     *,
     out: str | os.PathLike[str],
     checks_passed: Callable[[], None] | None = None,
+    executor: Executor | None = None,
     **options: Any,
 ) -> SearchResult:
     """Choose one of ``settings`` and train it, in the folder ``out``; ``options`` are those of ``planned``.
 
+    An ``executor`` makes the runs, if its workers see ``out`` and the data under the same paths; what is published and
+    charged is the same. Its machines read the records, and whoever watches them sees how many runs there are.
     ``checks_passed`` is called once, when nothing about the arguments can be refused any more and nothing is charged.
     Everything but the chosen run is secret, and gone when this returns; until then the folder must not be shown. It is
     then the folder of a finished run, for ``load_model`` and ``verify_run``.
@@ -121,7 +125,7 @@ def tune(
     if records is None:
         records = len(load_inputs(base, own=is_own(base.data)).train[0])
     search = planned(base, settings, records=records, **options)
-    return _ended(begin(search, Material(search), os.fspath(out), checks_passed))
+    return _ended(begin(search, Material(search), os.fspath(out), checks_passed, executor))
 
 
 def _refuse_several() -> None:
@@ -133,8 +137,13 @@ def _refuse_several() -> None:
         )
 
 
-def resume(out: str | os.PathLike[str], *, checks_passed: Callable[[], None] | None = None) -> SearchResult:
-    """Resume the search in the folder ``out``; ``checks_passed`` as for ``tune``."""
+def resume(
+    out: str | os.PathLike[str],
+    *,
+    checks_passed: Callable[[], None] | None = None,
+    executor: Executor | None = None,
+) -> SearchResult:
+    """Resume the search in the folder ``out``; ``checks_passed`` and ``executor`` as for ``tune``."""
     _refuse_several()
     place = Path(out).absolute()
     if was_replaced(place):
@@ -148,7 +157,9 @@ def resume(out: str | os.PathLike[str], *, checks_passed: Callable[[], None] | N
             finish(folder.path)
     refuse_finished(folder)
     search = Search.from_json({**found, "chosen": None, "score": None})
-    searching = Searching(folder, search, Material(search))
+    searching = Searching(folder, search, Material(search), executor)
+    if executor is not None:
+        check_workers(executor, search, place)
     if checks_passed is not None:
         checks_passed()
     return _ended(searching.run())

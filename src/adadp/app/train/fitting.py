@@ -42,7 +42,7 @@ from adadp.errors import InputError
 from adadp.input_bound import InputBound
 from adadp.methods import Method
 from adadp.ranks import together
-from adadp.records import Data
+from adadp.records import Data, in_memory
 from adadp.schedules import Schedule
 
 DEFAULT_RATE = 0.1
@@ -232,7 +232,7 @@ def _public_pair(data: Data | None, collate_fn: Collate | None) -> Any:
     """Public records as inputs and labels; what is no pair of them is refused later, by its name."""
     if data is None:
         return None
-    data, _ = read_data(data, collate_fn)
+    data = in_memory(read_data(data, collate_fn)[0])
     return data if isinstance(data, (Tensor, tuple, list)) else labelled(data)
 
 

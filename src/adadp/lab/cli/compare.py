@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adadp.app.cli.options import RunCommand, given_options, name_as_in_file, section
+from adadp.app.cli.options import (
+    RunCommand,
+    executor_option,
+    given_executor,
+    given_options,
+    name_as_in_file,
+    section,
+)
 from adadp.app.cli.progress import feature_bar
 from adadp.app.launch import refuse_several
 from adadp.errors import InputError, Interrupted
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
     from adadp.lab.compare import Comparison, Progress
     from adadp.lab.compare.comparing import Watch
 
-_WRITTEN = {"seeds": "0,1,2", "workers": "4, or name a scheduler: tcp://host:8786"}
+_WRITTEN = {"seeds": "0,1,2", "workers": "4; for a cluster pass --executor dask:tcp://host:8786"}
 _SEVERAL = ("method", "epsilon", "noise_schedule", "seed")
 """Options of a training run that a comparison has in the plural."""
 
@@ -44,17 +51,21 @@ _SEVERAL = ("method", "epsilon", "noise_schedule", "seed")
 @click.option("--accuracy", "marks", metavar="A,...", help="Find the smallest epsilon for these accuracies: .92,.94.")
 @click.option("--refine", type=int, help="Halve the gap before that epsilon so often.  [default: 0]")
 @click.option("--most-epsilon", type=float, help="Refuse if all runs together would cost more.")
-@click.option(
-    "--workers",
-    metavar="N|ADDRESS",
-    help="Runs at a time, each in a process, or the address of a Dask scheduler: tcp://HOST:PORT.  "
-    "[default: number of cores]",
-)
+@click.option("--workers", metavar="N", help="Runs at a time, each in a process.  [default: number of cores]")
+@executor_option
 @click.option("--title", help="Of the report.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for results, report and runs.")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file for all; flags win over it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-def compare(out: str | None, workers: str | None, most_epsilon: float | None, as_json: bool, **flags: Any) -> None:
+def compare(
+    *,
+    out: str | None,
+    workers: str | None,
+    executor: str | None,
+    most_epsilon: float | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
     """Train several methods at equal budget over seeds, and say what the differences are worth.
 
     Takes the options of adadp train for all methods, or a FILE.toml with cases of their own. The same command goes on
@@ -65,21 +76,27 @@ def compare(out: str | None, workers: str | None, most_epsilon: float | None, as
     adadp compare --data cancer --methods dpsgd --epsilon 2 --noise-schedule 'uniform:;exp:k=0.1' --out results
     adadp compare --data mnist --methods adadp,dpsgd --epsilon .05,.1,.2 --accuracy .92 --refine 2 --out results
     adadp compare experiments/methods/blocks.toml --out results
+    adadp compare experiments/methods/blocks.toml --executor dask:HOST:8786 --out /shared/results
     """
     from adadp.lab import compare as comparing
 
     refuse_several("compare")
     if out is None:
         raise InputError("A comparison needs a folder.", fix="Pass --out.")
+    if workers is not None and executor is not None:
+        raise InputError(
+            "--workers was given with --executor.", why="Both say who makes the runs.", fix="Leave one out."
+        )
     spec = _spec(flags)
     if not as_json:
         click.echo("Planning: every case is calibrated before the first run.", err=True)
     try:
-        with _hands(workers) as hands, _shown(as_json) as watch, feature_bar() as progress:
+        with given_executor(executor) as hands, _shown(as_json) as watch, feature_bar() as progress:
             results = comparing.compare(
                 spec,
                 out,
-                **hands,
+                workers=None if workers is None else _numbers(workers, "workers")[0],
+                executor=hands,
                 command=_command(flags, out),
                 most_epsilon=most_epsilon,
                 watch=watch,
@@ -175,27 +192,6 @@ def _command(flags: Mapping[str, Any], out: str) -> str:
         for each in value if isinstance(value, tuple) else (value,):
             words += [f"--no-{option}"] if each is False else [f"--{option}", *([] if each is True else [str(each)])]
     return shlex.join(words)
-
-
-@contextmanager
-def _hands(workers: str | None) -> Iterator[dict[str, Any]]:
-    """Who makes the runs: so many processes of ours, or the workers of a Dask cluster."""
-    if workers is None or "://" not in workers:
-        yield {} if workers is None else {"workers": _numbers(workers, "workers")[0]}
-        return
-    try:
-        import distributed
-    except ImportError as error:
-        raise InputError("A Dask cluster needs the package distributed.", fix="pip install 'adadp[dask]'") from error
-    connect: Any = distributed.Client  # it has no types
-    try:
-        client = connect(workers, timeout=10)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"The Dask scheduler {workers} cannot be reached: {error}.", fix="Start it, or correct --workers."
-        ) from error
-    with client:
-        yield {"executor": client.get_executor(pure=False)}  # a run that is handed out again is not the same again
 
 
 @contextmanager

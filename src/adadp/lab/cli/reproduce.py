@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from adadp.app.cli.options import section
+from adadp.app.cli.options import executor_option, given_executor, section
+from adadp.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @click.option("--experiments", type=_FOLDER, help="Folder with the experiments.  [default: those that come with AdaDP]")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of PyTorch.  [default: all cores]")
+@executor_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def reproduce(
     what: tuple[str, ...],
@@ -45,6 +47,7 @@ def reproduce(
     out: Path,
     experiments: Path | None,
     threads: int | None,
+    executor: str | None,
     as_json: bool,
 ) -> None:
     """Run the tables and figures of the papers again; without a name, list them and their state.
@@ -54,9 +57,16 @@ def reproduce(
     adadp reproduce xu-2020/example-lemma1
     adadp reproduce xu-2020/table1 --quick
     adadp reproduce abadi-2016 --out reproduced
+    adadp reproduce abadi-2016 --executor dask:HOST:8786 --out /shared/reproduced
     """
     from adadp.lab import reproduce as lab
 
+    if threads is not None and executor is not None:
+        raise InputError(
+            "--threads was given with --executor.",
+            why="It sets the threads of this process, and others make the runs.",
+            fix="Leave it out: processes:N share the cores, and other workers are told when they are started.",
+        )
     known = lab.papers(experiments or lab.experiments_folder())
     items = lab.chosen_items(known, what or ["all"])
     stores = [lab.Store(item, out, quick) for item in items]
@@ -69,8 +79,11 @@ def reproduce(
 
             torch.set_num_threads(threads)
         wanted = None if seeds is None else range(seeds)
-        for store in stores:
-            lab.measure(store, seeds=wanted, again=again, tell=lambda line: click.echo(line, err=True))
+        with given_executor(executor) as hands:
+            for store in stores:
+                lab.measure(
+                    store, seeds=wanted, again=again, executor=hands, tell=lambda line: click.echo(line, err=True)
+                )
     pages = [lab.write_paper(known[name], out, quick=quick) for name in dict.fromkeys(item.paper for item in items)]
     if not quick:
         pages.append(lab.write_inventory(known, out))

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,15 @@ from adadp.app.report.html import write_report
 from adadp.app.runs.atomic import cannot_write, clean, write_atomic
 from adadp.app.runs.folder import has_finished
 from adadp.app.spec import RunSpec
+from adadp.app.sweeps.handing import Failure, Running, Task, run_tasks
+from adadp.app.sweeps.processes import Processes, cores
+from adadp.app.sweeps.shared import check_shared
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError, Interrupted
-from adadp.lab.compare.measuring import Measured
+from adadp.lab.compare.measuring import Measured, measured_run
 from adadp.lab.compare.planning import PlannedCase, is_public, plan_all, plan_further, same_folder
 from adadp.lab.compare.privacy import ahead, charged, remember, removed, total_of
 from adadp.lab.compare.results import Board, Results, write_results
-from adadp.lab.compare.running import Failure, Job, Running, cores, run_jobs
 from adadp.lab.compare.spec import Comparison
 from adadp.lab.compare.statistics import between, smallest_epsilon
 
@@ -111,7 +114,8 @@ def compare(
     """Make the comparison ``spec`` in the folder ``out``, or go on with it, and return its results.
 
     ``workers`` runs are made at a time, each in a process of its own; without it as many as there are cores. An
-    ``executor`` makes them instead, if its workers see ``out`` and what the runs read under the same paths.
+    ``executor`` makes them instead, if its workers see ``out`` and what the runs read under the same paths: one of them
+    is asked first.
     ``most_epsilon`` is the most that all runs may cost together. ``watch`` is told how far it is, ``features`` how far
     features are. ``command`` is what the results say how to run it again.
     """
@@ -130,6 +134,8 @@ def compare(
     cost = _planned_cost(planned, spec, place, most_epsilon)
     with _occupied(place, spec):
         board = Board(spec, planned, command or f"adadp compare {SPEC_NAME} --out again")
+        if executor is not None:
+            check_shared(executor, place, [case.config for case in planned])
         work = _Work(board, place, hands, watch, cost)
         work.tell(planned_total=cost)
         if not all(has_finished(place / case.folder(seed)) for case in planned for seed in spec.seeds):
@@ -172,7 +178,8 @@ class _Work:
         """Of all runs planned so far: what is written as total until the end, as it takes seconds to compute."""
         self.results: Results = {}
         self.write(cost)
-        self._asked: dict[Path, tuple[PlannedCase, int]] = {}
+        self._asked: dict[str, tuple[PlannedCase, int]] = {}
+        """By the name of its task, the case and seed of a run."""
         self._began, self._done_before = time.monotonic(), 0
 
     def make(self, cases: Sequence[PlannedCase]) -> None:
@@ -182,19 +189,20 @@ class _Work:
         user's own runs that share noise could be subtracted from each other, which no composition covers: they are
         made without a seed, and the number only tells them apart.
         """
-        jobs = []
+        tasks, there = list[Task](), 0
         shared = is_public(self.board.planned)
         for seed in self.board.spec.seeds:
             for case in cases:
-                job = Job(case.config.replace(seed=seed if shared else None), self.place / case.folder(seed))
-                self._asked[job.folder] = case, seed
-                jobs.append(job)
-        there = sum(has_finished(job.folder) for job in jobs)  # they are only read, and say nothing about the others
+                config, folder = case.config.replace(seed=seed if shared else None), self.place / case.folder(seed)
+                there += has_finished(folder)  # it is only read, and says nothing about the others
+                self._asked[folder.name] = case, seed
+                tasks.append(Task(folder.name, partial(measured_run, config, folder)))
         self._began = time.monotonic()
         self._done_before = len(self.board.measured) + len(self.board.failed) + there
         try:
-            marks = self.place / _MARKS_NAME
-            run_jobs(jobs, workers=self.workers, marks=marks, finished=self._finished, tick=self._tick)
+            with self._hands(len(tasks)) as executor:
+                marks = self.place / _MARKS_NAME
+                run_tasks(tasks, executor, marks=marks, finished=self._finished, tick=self._tick)
         except (Interrupted, KeyboardInterrupt) as stopped:
             done, runs = self._counts()
             self.settle()
@@ -204,6 +212,15 @@ class _Work:
             raise Interrupted(
                 f"Stopped with {done} of {runs} runs done. {saved}", fix="The same command goes on."
             ) from None
+
+    @contextmanager
+    def _hands(self, most: int) -> Iterator[Executor]:
+        """The executor that was given, or processes of our own, no more than there are runs."""
+        if isinstance(self.workers, Executor):
+            yield self.workers
+            return
+        with Processes(max(1, min(self.workers, most))) as processes:
+            yield processes
 
     def refine(self, most_epsilon: float | None) -> None:
         """Further runs at epsilons that follow results, as often as was asked for."""
@@ -239,7 +256,7 @@ class _Work:
     def tell(self, running: Sequence[Running] = (), **more: Any) -> None:
         if self.watch is not None:
             done, runs = self._counts()
-            asked = [(each, *self._asked[each.job.folder]) for each in running]
+            asked = [(each, *self._asked[each.name]) for each in running]
             under_way = tuple(UnderWay(case.name, case.epsilon, seed, at.step, at.steps) for at, case, seed in asked)
             self.watch(Progress(self.results, done, runs, under_way, seconds_left=self._left(running), **more))
 
@@ -251,8 +268,8 @@ class _Work:
         remember(self.board.planned, self.board.spec.seeds, self.place)
         self.tell(running)
 
-    def _finished(self, job: Job, measured: Measured | None, failure: Failure | None) -> None:
-        case, seed = self._asked[job.folder]
+    def _finished(self, task: Task, measured: Measured | None, failure: Failure | None) -> None:
+        case, seed = self._asked[task.name]
         if measured is not None:
             self.board.measured[case.folder(seed)] = {**measured, "seed": seed}
         elif failure is not None:

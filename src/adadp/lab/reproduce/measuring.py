@@ -7,11 +7,17 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from adadp.app.config import TrainConfig
+from adadp.app.sweeps.handing import Failure, Task, run_tasks
+from adadp.app.sweeps.shared import check_shared
+from adadp.app.train import Status
 from adadp.errors import InputError, RunError
 from adadp.lab.compare.measuring import measured_run
 from adadp.lab.reproduce.items import COMMAND, Case, Drawing
@@ -24,23 +30,78 @@ _KEPT = (
 )
 
 
-def measure(store: Store, *, seeds: Iterable[int] | None = None, again: bool = False, tell: Tell = print) -> None:
-    """Measure what is missing; with ``again`` everything. Results are written one by one, so a stop loses one."""
+def measure(
+    store: Store,
+    *,
+    seeds: Iterable[int] | None = None,
+    again: bool = False,
+    executor: Executor | None = None,
+    tell: Tell = print,
+) -> None:
+    """Measure what is missing; with ``again`` everything. Results are written one by one, so a stop loses one.
+
+    An ``executor`` makes the training runs, if its workers see ``store.out``; commands are always run here. A run that
+    fails there is told, the others are made, and then it is an error.
+    """
     item = store.item
     if item.kind == COMMAND:
         _ask(store, again=again, tell=tell)
         return
     wanted = range(1 if store.quick else item.seeds) if seeds is None else seeds
     asked = item.runs(quick=store.quick)
+    missing = list[_Asked]()
     for seed in wanted:
         for name, config in asked.items():
+            each = _Asked(name, config, seed)
             done = {int(run["seed"]) for run in store.runs().get(name, [])}
-            if again or seed not in done:
-                there = None if again else store.elsewhere(config, seed)
-                run = there or _trained(config.replace(seed=seed))
-                store.keep_run(name, config, run)
-                how = f"in {run['seconds']:.0f} s" if there is None else "as in another item"
-                tell(f"{item.path}: {name}, seed {seed}: {100 * run['test_accuracy']:.2f} % {how}")
+            if not again and seed in done:
+                continue
+            there = None if again else store.elsewhere(config, seed)
+            if there is None and executor is not None:
+                missing.append(each)
+            else:
+                _keep(store, each, there or _trained(config.replace(seed=seed)), tell, elsewhere=there is not None)
+    if executor is not None and missing:
+        _measure_on(executor, store, missing, tell)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A run that is missing."""
+
+    name: str
+    config: TrainConfig
+    seed: int
+
+
+def _keep(store: Store, asked: _Asked, run: Run, tell: Tell, *, elsewhere: bool = False) -> None:
+    store.keep_run(asked.name, asked.config, run)
+    how = "as in another item" if elsewhere else f"in {run['seconds']:.0f} s"
+    tell(f"{store.item.path}: {asked.name}, seed {asked.seed}: {100 * run['test_accuracy']:.2f} % {how}")
+
+
+def _measure_on(executor: Executor, store: Store, missing: Sequence[_Asked], tell: Tell) -> None:
+    asked = {f"run{number}": each for number, each in enumerate(missing)}
+    tasks = [Task(name, partial(_trained, each.config.replace(seed=each.seed))) for name, each in asked.items()]
+    failed = list[str]()
+
+    def finished(task: Task, run: Run, failure: Failure | None) -> None:
+        each = asked[task.name]
+        if failure is None:
+            _keep(store, each, run, tell)
+        else:
+            failed.append(f"{each.name}, seed {each.seed}")
+            tell(f"{store.item.path}: {failed[-1]}: FAILED: {failure}")
+
+    check_shared(executor, store.out, [])
+    marks = store.out / f".running-{store.item.paper}-{store.item.name}"
+    run_tasks(tasks, executor, marks=marks, finished=finished)
+    if failed:
+        raise RunError(
+            f"Of {store.item.path} these runs failed: {'; '.join(failed)}.",
+            why="The others are kept.",
+            fix="The same command makes what is missing.",
+        )
 
 
 def _ask(store: Store, *, again: bool, tell: Tell) -> None:
@@ -83,10 +144,10 @@ def _answered(store: Store, cases: Iterable[Case], command: str) -> None:
         store.keep_answers({name: found_at(content, path) for name, path in reads.items()})
 
 
-def _trained(config: TrainConfig) -> Run:
+def _trained(config: TrainConfig, watch: Callable[[Status], None] | None = None) -> Run:
     """One run, in a folder that is removed: the settings and the seed are all it takes to have it again."""
     with tempfile.TemporaryDirectory() as place:
-        found = measured_run(config, Path(place) / "run")
+        found = measured_run(config, Path(place) / "run", watch=watch)
     curve = [
         {name: point[name] for name in ("step", "epoch", "test_accuracy") if name in point}
         for point in found["curve"]
