@@ -44,7 +44,7 @@ from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import clip_rule_text
 from adadp.app.texts.methods import method_text
 from adadp.app.texts.schedules import parse_noise, parse_schedule
-from adadp.app.train.planning import notes_of, planned_budget
+from adadp.app.train.planning import note_on_processes, notes_of, planned_budget
 from adadp.certificate.make import model_metadata
 from adadp.errors import InputError
 from adadp.events import AdaptivelyChosen, flatten
@@ -171,7 +171,7 @@ class PrivateGradients(Gradients):
                 *notes,
                 *notes_of(spec, plan),
                 *_cut(plan, self.step),
-                *([f"The run was computed by {self.ranks.size} processes."] if self.ranks.several else []),
+                *note_on_processes([self.ranks.size], plan, exact=self.exact),
             ],
             budget=budget,
         )

@@ -36,7 +36,8 @@ def begin(*arguments: str, module: str = "adadp", **added: str) -> subprocess.Po
 
 def verified(folder: Path) -> None:
     assert [each for each in verify_run(folder) if not each.passed] == []
-    assert "The run was computed by 2 processes." in json.loads((folder / "certificate.json").read_text())["notes"]
+    assert "The run was computed by 2 processes." in (folder / "certificate.json").read_text()
+    assert "computed by 2 processes" in (folder / "report.html").read_text()
 
 
 def test_two_processes_of_this_machine_speak_once(tmp_path):

@@ -25,7 +25,7 @@ from adadp.app.train import checkpoints
 from adadp.app.train.averaging import WeightAverage
 from adadp.app.train.checkpoints import Paid
 from adadp.app.train.evaluation import Confusion, Evaluation, LabelledRecords, share_right
-from adadp.app.train.planning import notes_of
+from adadp.app.train.planning import note_on_processes, notes_of
 from adadp.app.train.rehearsal import refuse_broken, rehearse
 from adadp.app.train.result import Status, TrainResult
 from adadp.app.train.stopping import stop_requests
@@ -310,9 +310,8 @@ class Run:
             notes = [*notes, self.average.note]
         if self.scheduled is not None:
             notes = [*notes, self.scheduled.note]
-        if self.processes != [1]:
-            notes = [*notes, f"The run was computed by {', then '.join(map(str, self.processes))} processes."]
-        notes = [*notes, *notes_of(self.spec, self.plan)]
+        about = note_on_processes(self.processes, self.plan, exact=self.private.exact)
+        notes = [*notes, *about, *notes_of(self.spec, self.plan)]
         certificate, confusion, out, self.accuracy, self.evaluation = self.ranks.from_first(
             "certifying", lambda: self._certified(seconds, record_unit, notes, learned, encoder)
         )
