@@ -12,6 +12,7 @@ noise_schedule = validation:...             not known ahead: the plan is its mos
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
