@@ -46,7 +46,7 @@ CORE: dict[str, set[str]] = {
     "plan": {"errors", "checks", "events", "schedules", "accounting", "sampling", "clipping"},
     "release": {"errors", "events", "ledger", "noise", "randomness", "ranks"},
     "exact": {"errors", "gradients", "methods", "release", "randomness", "records"},
-    "joining": {"ranks", "records"},
+    "joining": {"errors", "randomness", "ranks", "records"},
     "step": {
         "exact",
         "joining",

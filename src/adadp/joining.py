@@ -6,10 +6,14 @@ data that every process has shuffled by itself could hold one record in several 
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from adadp.errors import InputError
+from adadp.randomness import RandomSource
 from adadp.ranks import Ranks, code_digest, tensors_digest
 from adadp.records import Records
 
@@ -17,7 +21,7 @@ _STRETCHES = 31
 """Into which the records are divided; those at the ends are compared."""
 
 
-def join(ranks: Ranks, model: nn.Module, records: Records, configuration: str) -> None:
+def join(ranks: Ranks, model: nn.Module, records: Records, source: RandomSource, configuration: str) -> None:
     """Refuse processes that are not of one run, and give all of them the parameters and buffers of the first.
 
     What is compared, a digest of it or the thing itself, is not in the error.
@@ -27,13 +31,25 @@ def join(ranks: Ranks, model: nn.Module, records: Records, configuration: str) -
     ranks.check_same(
         {
             "version of AdaDP or of torch": code_digest(),
-            "configuration": configuration,
+            "configuration": re.sub(" at 0x[0-9a-f]+", "", configuration),
             "model": repr(layout),
             "number of records": str(len(records)),
         }
     )
     ranks.check_same({"records in the same order": _digest_of_few(records)})
+    _check_numbers(ranks, source)
     ranks.copy_first(tensors.values())
+
+
+def _check_numbers(ranks: Ranks, source: RandomSource) -> None:
+    """Refuse secure sources that give several processes the same numbers, as copies of one generator would."""
+    found = ranks.all_of("comparing random numbers", source.key(purpose="processes", step=0))
+    if not source.reproducible and len(set(found)) < ranks.size:
+        raise InputError(
+            "Several processes have the same random numbers.",
+            why="Their coins would not be independent, and neither would the noise of their shares.",
+            fix="Give each process a generator that was seeded by itself, or pass no `seed`.",
+        )
 
 
 def _digest_of_few(records: Records) -> str:

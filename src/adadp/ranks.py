@@ -80,7 +80,8 @@ class Ranks:
         try:
             yield
         except BaseException as error:
-            if self.several and not getattr(error, _TOLD, False):
+            told = getattr(error, _TOLD, False) or isinstance(error, KeyboardInterrupt)  # who interrupts does not wait
+            if self.several and not told:
                 with suppress(RankError):  # nobody is left to tell
                     self._meet("failing", error=error)
             raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -134,7 +133,7 @@ class PrivateGradients:
         if self.ranks.several:
             _refuse_opened(ledger)
             configuration = repr((plan, str(method), arithmetic, self.source.describe()))
-            join(self.ranks, self.model, self._records, re.sub(" at 0x[0-9a-f]+", "", configuration))
+            join(self.ranks, self.model, self._records, self.source, configuration)
         self.batches = Batches(plan.timetable.for_records(len(self._records)), self.source, self.ranks)
         if example is not None and not isinstance(example, Records):
             example = Records(example, first.device, first.dtype, self._records.bound)

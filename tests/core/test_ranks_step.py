@@ -16,7 +16,7 @@ from adadp.app.clipping.fixed import PerLayer
 from adadp.app.texts.clip_rules import parse_clip_rule
 from adadp.app.texts.schedules import parse_schedule
 from adadp.ledger import Ledger, LedgerCopy
-from adadp.randomness import SecureSource
+from adadp.randomness import RandomSource, SecureSource, SeededSource
 from adadp.ranks import joined
 from adadp.sampling import Batches, Timetable
 from adadp.sampling.samplers import PoissonSampler
@@ -69,8 +69,6 @@ def release_large(rank: int, folder: str, block: int) -> list[float]:
     """A release whose coordinates are more than several blocks of the noise, as sums of numbers of this process."""
     gaussian._BLOCK = block
     ranks = joined()
-    from adadp.randomness import SeededSource
-
     total = {
         "a": torch.arange(37.0).double() + rank,
         "b": torch.full((5, 4), 2.0 * rank, dtype=torch.float64),
@@ -99,8 +97,6 @@ def test_each_coordinate_has_the_noise_it_has_in_one_process(size, block, reques
         "c": torch.tensor(1.0 * size + ranks).double(),
         "single": torch.arange(3.0) * size,
     }
-    from adadp.randomness import SeededSource
-
     one = gaussian.GaussianMechanism().release(
         total, l2_bound=1.0, noise_multiplier=2.0, source=SeededSource(3), step=1
     )
@@ -254,6 +250,33 @@ def test_processes_that_differ_are_refused_before_anything_is_charged(two, tmp_p
         assert f"Process 1 of the run has not the same {named} as process 0." in text
         assert "150" not in text
         assert "140" not in text
+    assert not list(tmp_path.iterdir())
+
+
+class Copied(RandomSource):
+    """A generator that every process has a copy of, and that says it cannot be repeated."""
+
+    reproducible = False
+
+    def __init__(self):
+        self.words_drawn = 0
+
+    def describe(self):
+        return "copied"
+
+    def _words(self, count, purpose, step):
+        self.words_drawn += 1
+        return SeededSource(1)._words(count, f"{self.words_drawn}", 0)
+
+
+def copied(rank: int, folder: str) -> None:
+    cases.private(rank, Case(), folder, seed=Copied())
+
+
+def test_processes_with_the_same_random_numbers_are_refused(two, tmp_path):
+    for kind, text in two.failures(copied, str(tmp_path)):
+        assert kind == "InputError"
+        assert "Several processes have the same random numbers." in text
     assert not list(tmp_path.iterdir())
 
 
