@@ -280,6 +280,17 @@ def test_processes_with_the_same_random_numbers_are_refused(two, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def purposes(rank: int, folder: str) -> list[str]:
+    with cases.private(rank, Case(), folder) as run:
+        return [run._of(what, group) for what in ("places", "random layers") for group in range(3)]
+
+
+def test_rows_and_masks_of_processes_come_from_different_numbers(four, tmp_path):
+    found = four.run(purposes, str(tmp_path))
+    assert len({each for names in found for each in names}) == 4 * 6
+    assert found[0] == ["places", "places 1", "places 2", "random layers", "random layers 1", "random layers 2"]
+
+
 def fails_at(rank: int, folder: str, what: str) -> tuple[int, bool]:
     """What is raised in a step; the ledger and the gradients are looked at afterwards."""
     write = Ledger._write

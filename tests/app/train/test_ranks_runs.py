@@ -221,6 +221,29 @@ def test_processes_that_were_started_otherwise_are_refused(two, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def drifting(rank: int, out: str) -> str:
+    from adadp.app.train.run import Run
+
+    tell = Run.tell
+
+    def told(self):
+        tell(self)
+        if rank == 1 and self.private.step == 2:
+            with torch.no_grad():
+                next(self.model.parameters()).mul_(1 + 1e-6)
+
+    Run.tell = told
+    try:
+        return unlike(rank, out)
+    finally:
+        Run.tell = tell
+
+
+def test_processes_that_drift_apart_are_found_at_a_checkpoint(two, tmp_path):
+    for each in two.run(drifting, str(tmp_path / "run")):
+        assert "Process 1 of the run has not the same parameters after 3 steps as process 0." in each
+
+
 def loop(rank: int, folder: str) -> tuple[str, dict[str, Any]]:
     """A training loop of the user's own."""
     generator = torch.Generator().manual_seed(3)
