@@ -103,6 +103,19 @@ def test_each_coordinate_has_the_noise_it_has_in_one_process(size, block, reques
     assert all(each == cases.flat(one.values()).tolist() for each in found)
 
 
+def beyond_the_range(rank: int, folder: str) -> list[float]:
+    """Sums that are in the range by themselves, and not exact together."""
+    total = {"a": torch.full((8,), 0.9 * 2.0**52 * gaussian.grid_of(1.0, 8), dtype=torch.float64)}
+    given = {"l2_bound": 1.0, "noise_multiplier": 2.0, "source": SeededSource(3), "step": 1, "ranks": joined()}
+    with joined().guarded():
+        return gaussian.GaussianMechanism().release(total, **given)["a"].tolist()
+
+
+def test_sums_beyond_the_range_of_all_are_refused(four, tmp_path):
+    for kind, text in four.failures(beyond_the_range, str(tmp_path)):
+        assert (kind, "far beyond its bound" in text) == ("InputError", True)
+
+
 def secure_noise(rank: int, folder: str, coordinates: int, block: int) -> list[float]:
     gaussian._BLOCK = block
     total = {"a": torch.zeros(coordinates, dtype=torch.float64)}
