@@ -13,7 +13,8 @@ differ in where their 64-bit words come from and in nothing else, so what a seed
 
 What is not covered: a source makes doubles, so its distributions are right to about one part in 2**53 and the normal
 ends at 9.4 standard deviations (see ``normal``); drawing takes a time that does not depend on the numbers by design,
-which nobody has proved for the processor's logarithm and cosine; memory that held numbers is not wiped.
+which nobody has proved for the processor's logarithm and cosine, and which a subset drawn by hits does not keep; memory
+that held numbers is not wiped.
 """
 
 from __future__ import annotations
@@ -59,9 +60,24 @@ class RandomSource(ABC):
         """``count`` independent words of 64 random bits; the caller does not write into them."""
 
     @final
+    def words(self, count: int, *, purpose: str, step: int) -> npt.NDArray[np.uint64]:
+        """``count`` independent words of 64 random bits. They must not be written into.
+
+        Of a reproducible source, fewer words are the first ones of more.
+        """
+        if not isinstance(purpose, str) or not purpose:
+            raise InputError(
+                f"purpose must be a name, got {purpose!r}.",
+                why="Two uses of one step must not share random numbers.",
+                fix='Say what the numbers are for, such as "noise".',
+            )
+        step = checks.count("step", step, minimum=0, why="Steps are counted from 0.")
+        return self._words(checks.count("count", count, minimum=0), purpose, step)
+
+    @final
     def uniform(self, count: int, *, purpose: str, step: int) -> Tensor:
         """``count`` numbers in [0, 1): all multiples of 2**-53 are equally likely."""
-        words = self._asked(count, purpose, step)
+        words = self.words(count, purpose=purpose, step=step)
         return torch.from_numpy((words >> np.uint64(11)).view(np.int64) * 2.0**-53)
 
     @final
@@ -70,9 +86,10 @@ class RandomSource(ABC):
 
         A coin compares 64 bits with floor(probability * 2**64). For a double of at least 2**-12 that product is whole,
         so the coin is exact; below, it is True less often than stated, by less than 2**-64, and never more often.
+        ``sampling.heads`` finds the coins that are True without a word for every coin.
         """
         probability = checks.probability("probability", probability)
-        words = self._asked(count, purpose, step)
+        words = self.words(count, purpose=purpose, step=step)
         heads = int(probability * 2.0**64)
         if heads == 2**64:
             return torch.ones(len(words), dtype=torch.bool)
@@ -89,7 +106,7 @@ class RandomSource(ABC):
         bits down to 2**-64, the radius reaches 9.4, and over those draws the missing tail is a chance of 2e-11.
         """
         pairs = (checks.count("count", count, minimum=0) + 1) // 2
-        words = self._asked(2 * pairs, purpose, step).view(np.int64)
+        words = self.words(2 * pairs, purpose=purpose, step=step).view(np.int64)
         radius = torch.from_numpy(words[:pairs] + 0.5).abs_().mul_(2.0**-63).log_().mul_(-2.0).sqrt_()
         angle = torch.from_numpy(words[pairs:] * (math.pi * 2.0**-63))
         normals = torch.empty(2 * pairs, dtype=torch.float64)
@@ -100,7 +117,7 @@ class RandomSource(ABC):
     @final
     def key(self, *, purpose: str, step: int) -> bytes:
         """256 bits that key a generator of its own, such as that of the noise on a GPU."""
-        return self._asked(4, f"{purpose}, key", step).astype("<u8").tobytes()
+        return self.words(4, purpose=f"{purpose}, key", step=step).astype("<u8").tobytes()
 
     @final
     def permutation(self, count: int, *, purpose: str, step: int) -> Tensor:
@@ -109,7 +126,7 @@ class RandomSource(ABC):
         Two equal keys would leave their order to the sort; with 64-bit keys that happens to 60,000 records in one of
         10**10 draws, and then moves two records.
         """
-        keys = self._asked(count, purpose, step).view(np.int64)
+        keys = self.words(count, purpose=purpose, step=step).view(np.int64)
         return torch.argsort(torch.from_numpy(keys.copy()))
 
     @final
@@ -124,7 +141,8 @@ class RandomSource(ABC):
             raise InputError(f"A subset of {size} was asked of {count}.", fix="Ask for a smaller one.")
         if 2 * size > count:
             return self.permutation(count, purpose=purpose, step=step)[:size].sort().values
-        words = self._asked(4 * size + 64, purpose, step)  # at most half are taken, so a draw is new with 1/2 or more
+        # at most half are taken, so a draw is new with 1/2 or more
+        words = self.words(4 * size + 64, purpose=purpose, step=step)
         first: npt.NDArray[np.intp] = np.sort(np.unique(words % np.uint64(max(1, count)), return_index=True)[1])
         if len(first) < size:
             return self.permutation(count, purpose=f"{purpose}, again", step=step)[:size].sort().values
@@ -140,7 +158,7 @@ class RandomSource(ABC):
         masks; ``torch.manual_seed`` would leave 2**32 possibilities, which can be tried. So the whole state of the
         processor's generator is drawn: 624 words of 32 bits behind a head of 24 bytes.
         """
-        words = self._asked(1 + _TWISTER // 2, purpose, step)
+        words = self.words(1 + _TWISTER // 2, purpose=purpose, step=step)
         before, state = torch.get_rng_state(), torch.Generator().manual_seed(0).get_state()
         state.numpy()[24 : 24 + 8 * _TWISTER].view(np.uint64)[:] = words[1:].view(np.uint32)
         elsewhere = device.type != "cpu"
@@ -152,17 +170,6 @@ class RandomSource(ABC):
                 yield
             finally:
                 torch.set_rng_state(before)
-
-    def _asked(self, count: int, purpose: str, step: int) -> npt.NDArray[np.uint64]:
-        """The words for a request, once it has been checked."""
-        if not isinstance(purpose, str) or not purpose:
-            raise InputError(
-                f"purpose must be a name, got {purpose!r}.",
-                why="Two uses of one step must not share random numbers.",
-                fix='Say what the numbers are for, such as "noise".',
-            )
-        step = checks.count("step", step, minimum=0, why="Steps are counted from 0.")
-        return self._words(checks.count("count", count, minimum=0), purpose, step)
 
 
 @final

@@ -6,8 +6,10 @@ Other kinds of data become one of these by a reader, a function that a package o
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import torch
@@ -26,6 +28,20 @@ installed reader makes one of these of."""
 READERS: Registry[Callable[[Any], tuple[Data, tuple[str, ...]] | None]] = Registry(
     "data reader", {}, lambda found: found if callable(found) else None
 )
+
+
+class Stored(ABC):
+    """Records, or a part of each, that are not in memory: rows by index, several at once.
+
+    They are fetched ahead by a thread, one batch at a time.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def rows(self, indices: Tensor) -> Any:
+        """The rows at ``indices``, new tensors: one, or a dict of them."""
 
 
 class Grouped(Dataset[Any]):
@@ -56,6 +72,7 @@ class Records:
     ==========================================  =====================================================================
     one tensor                                  a batch is a tuple with that tensor's rows
     a tuple or list of tensors                  a batch is the tuple of their rows; a dict is one element of the batch
+    ``Stored`` in place of a tensor             its rows; ``fetch_ahead`` has them read while a batch is computed
     a ``TensorDataset``                         taken as its tensors
     another map-style ``Dataset``               records are fetched, by ``__getitems__`` where it has that, and stacked;
                                                 a mapping or sequence per record works as in a ``DataLoader``
@@ -86,7 +103,7 @@ class Records:
         data, self.notes = _read(data)
         if isinstance(data, TensorDataset):
             data = data.tensors
-        if isinstance(data, (Tensor, dict)):
+        if isinstance(data, (Tensor, Stored, dict)):
             self._tensors = (data,)
         elif isinstance(data, (tuple, list)):
             self._tensors = tuple(data)
@@ -96,6 +113,12 @@ class Records:
         self.groups = 1 if self._grouped is None else self._grouped.groups
         self._kinds: dict[int, Sequence[object]] = {}
         """Shapes and dtypes of a record, by group."""
+        self.stored = any(isinstance(leaf, Stored) for leaf in tree_leaves(self._tensors))
+        """Whether a part of the records is not in memory."""
+        self._thread: ThreadPoolExecutor | None = None
+        self._reading = Lock()
+        self._ahead: dict[int, tuple[Tensor, Future[tuple[Any, ...]]]] = {}
+        """What is fetched ahead, by the identity of its indices. Sensitive."""
         self._length = _common_length(self._tensors) if self._tensors is not None else _length_of(self._dataset)
         if self._length < 2:
             raise InputError(
@@ -109,8 +132,19 @@ class Records:
 
     @property
     def columns(self) -> tuple[Any, ...] | None:
-        """The tensors the data was given as, None for a ``Dataset``. Sensitive."""
+        """The tensors the data was given as, or what is stored in place of them; None for a ``Dataset``. Sensitive."""
         return self._tensors
+
+    def fetch_ahead(self, indices: Tensor, group: int | None = None) -> None:
+        """Fetch what ``batch`` is going to be asked for, by this very tensor; nothing if that is in memory."""
+        if self.stored:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "adadp-records")
+            self._ahead[id(indices)] = indices, self._thread.submit(self._gathered, indices, group)
+
+    def forget_ahead(self) -> None:
+        """Nobody is going to ask for what was fetched."""
+        self._ahead.clear()
 
     def groups_of(self, indices: Tensor) -> Tensor:
         """The group of each record. Sensitive."""
@@ -120,9 +154,19 @@ class Records:
             return torch.tensor(self._grouped.groups_of(indices.tolist()), dtype=torch.long)
 
     def batch(self, indices: Tensor, group: int | None = None) -> tuple[Any, ...]:
-        """The records at ``indices``, on the device, in the shape of ``group``, or of their last one. Sensitive."""
+        """The records at ``indices``, on the device, in the shape of ``group``, or of their last one. Sensitive.
+
+        An index of -1, a row without a record, gives the first one.
+        """
+        _, ahead = self._ahead.pop(id(indices), (None, None))
+        return self.brought_in(self._gathered(indices, group) if ahead is None else ahead.result())
+
+    def _gathered(self, indices: Tensor, group: int | None) -> tuple[Any, ...]:
+        """The records at ``indices``, in new tensors."""
+        indices = indices.clamp(min=0)
         if self._tensors is not None:
-            return self.brought_in(tuple(tree_map(lambda leaf: _rows(leaf, indices), self._tensors)))
+            with self._reading:
+                return tuple(tree_map(lambda leaf: _rows(leaf, indices), self._tensors))
         if group is None:
             group = int(self.groups_of(indices).max()) if len(indices) else 0
         collated = _collated(self._fetched(indices.tolist(), group))
@@ -132,7 +176,7 @@ class Records:
         ]
         if kinds != self._kinds.setdefault(group, kinds):
             raise _unequal()
-        return self.brought_in(batch)
+        return batch
 
     def _fetched(self, indices: list[int], group: int) -> list[Any]:
         """Each record once: rows without a record ask for the first one."""
@@ -183,7 +227,7 @@ def _check_dense(leaf: Tensor) -> None:
 
 def _common_length(tensors: tuple[Any, ...]) -> int:
     leaves = tree_leaves(tensors)
-    strangers = {type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Tensor)}
+    strangers = {type(leaf).__name__ for leaf in leaves if not isinstance(leaf, (Tensor, Stored))}
     if strangers or not leaves:
         raise InputError(
             f"The data holds {', '.join(sorted(strangers)) or 'nothing'} where tensors are meant.",
@@ -191,8 +235,9 @@ def _common_length(tensors: tuple[Any, ...]) -> int:
             fix="Pass tensors (torch.as_tensor makes them) such as (features, labels), or a map-style Dataset.",
         )
     for leaf in leaves:
-        _check_dense(leaf)
-    lengths = {leaf.shape[0] if leaf.dim() else None for leaf in leaves}
+        if isinstance(leaf, Tensor):
+            _check_dense(leaf)
+    lengths = {len(leaf) if isinstance(leaf, Stored) or leaf.dim() else None for leaf in leaves}
     length = lengths.pop()
     if lengths or length is None:
         raise InputError(
@@ -235,6 +280,14 @@ def _unequal() -> InputError:
     )
 
 
-def _rows(leaf: Tensor, indices: Tensor) -> Tensor:
+def in_memory(data: Data) -> Data:
+    """``data`` with what is stored read as a whole."""
+    return tree_map(lambda leaf: leaf.rows(torch.arange(len(leaf))) if isinstance(leaf, Stored) else leaf, data)
+
+
+def _rows(leaf: Tensor | Stored, indices: Tensor) -> Any:
     """``leaf[indices]``, several times as fast for long rows."""
+    if isinstance(leaf, Stored):
+        with without_text("The data cannot be read"):
+            return leaf.rows(indices)
     return leaf.index_select(0, indices.to(leaf.device))

@@ -145,6 +145,8 @@ class PrivateGradients:
         self.notes = tuple(dict.fromkeys((*said, *self._records.notes)))
         self.chunk_size = self._chunk(chunk_size, memory_limit)
         torch.empty(_REUSED, dtype=torch.uint8)
+        self._ahead: tuple[int, list[list[Tensor]]] | None = None
+        """A step and its batch, drawn ahead. Sensitive."""
         self._padding: dict[int, list[Tensor]] = {}
         """The tensors of probe records by group, one for every row of the longest chunk."""
         self.ledger = self._opened(ledger, method)
@@ -181,7 +183,7 @@ class PrivateGradients:
         plan, step, query = self.plan, self.step, self.query
         query.batch_size, query.clip_factor = plan.batch_size_at(step), plan.clip_factor_at(step)
         with without_text("The model fails on a batch, for which nothing was charged"):
-            batch = self._to_rows(self.batches.batch(step), step)
+            batch = self._drawn(step)
             total, bounds = self._sums(batch, step)
         charge = plan.charge_at(step, resumed=self._resumed)
         # ======================== trust line: above sensitive, below public ========================
@@ -206,6 +208,24 @@ class PrivateGradients:
                 parameter.grad = found[name].to(parameter.dtype)
         return found
 
+    def _drawn(self, step: int) -> list[list[Tensor]]:
+        """The batch of ``step`` in its rows, which may have been drawn ahead. Sensitive."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == step:
+            return ahead[1]
+        self._records.forget_ahead()
+        return self._to_rows(self.batches.batch(step), step)
+
+    def _draw_ahead(self, step: int) -> None:
+        """Draw the batch of ``step`` and begin to fetch it, where records are not in memory.
+
+        Random numbers belong to a step and a purpose, so drawing early changes none. What a plan may still choose is
+        the noise of later steps, not their batches. A round that begins with ``step`` is not entered early.
+        """
+        if self._records.stored and step < self.plan.steps and self.batches.at_hand(step):
+            self._ahead = step, self._to_rows(self.batches.batch(step), step)
+            self._records.fetch_ahead(self._ahead[1][0][0], 0)
+
     def _sums(self, batch: Sequence[Sequence[Tensor]], step: int) -> tuple[Parts, dict[str, float]]:
         """What the method asks of the batch, sensitive; and what one record can move each part of it by."""
         query = self.query
@@ -221,6 +241,10 @@ class PrivateGradients:
         for group, chunks in enumerate(batch):
             with self._random_layers(step, group):
                 for number, chunk in enumerate(chunks):  # none outlives its turn: new memory costs more than the sums
+                    if number + 1 < len(chunks):
+                        self._records.fetch_ahead(chunks[number + 1], group)
+                    elif group + 1 == len(batch):
+                        self._draw_ahead(step + 1)
                     tensors, empty = self._tensors(chunk, group)
                     for capture in self._engines[group].captures(tensors, empty, checked=checked and number == 0):
                         parts = self.query.contribution(capture)
@@ -269,7 +293,7 @@ class PrivateGradients:
     def _tensors(self, chunk: Tensor, group: int) -> tuple[tuple[Any, ...], Tensor]:
         """The records of a chunk, with probe records in the rows that hold none; and which rows these are."""
         empty = chunk < 0
-        tensors = self._records.batch(chunk.clamp(min=0), group)
+        tensors = self._records.batch(chunk, group)
         if bool(empty.any()):
             self._fill(tensors, empty.nonzero().squeeze(1).to(self._device), group)
         return tensors, empty
@@ -348,6 +372,7 @@ class PrivateGradients:
         self.step = checks.count("step", state["step"], minimum=0)
         self.query.restore(state["clip_state"], state["method"])
         self.batches.restore(state["batches"])
+        self._ahead = None
 
 
 class _Chooser:

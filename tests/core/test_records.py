@@ -114,7 +114,7 @@ def test_float64_becomes_what_the_model_computes_in_and_nothing_else_does(dtype)
         (Stream(), "is Stream, whose records cannot be counted"),
         (iter([1, 2]), "cannot be counted and found by index"),
         ({1, 2, 3}, "is set"),
-        ("mnist", "is str"),
+        ("mnist", "no data that is read by index"),
         (None, "is NoneType"),
         (7, "is int"),
     ],

@@ -48,7 +48,7 @@ class FixedSizeSampler(Sampler):
     def usual_size(self) -> int:
         return self.batch_size
 
-    def arrange(self, number: int, source: RandomSource) -> Tensor:
+    def arrange(self, number: int, source: RandomSource, part: range | None = None) -> Tensor:  # noqa: ARG002
         return source.subset(self.records, self.batch_size, purpose=PURPOSE, step=number)
 
     def _sampled(self, releases: tuple[Event, ...]) -> Event:
@@ -96,15 +96,16 @@ class ReshuffledSampler(Sampler):
     def steps_per_round(self) -> int:
         return self.steps_per_epoch
 
-    def arrange(self, number: int, source: RandomSource) -> Tensor:
+    def arrange(self, number: int, source: RandomSource, part: range | None = None) -> Tensor:  # noqa: ARG002
         """The batch of each record in epoch ``number``."""
         if self.independent_assignment:
             uniforms = source.uniform(self.records, purpose=PURPOSE, step=number)
             return (uniforms * self.steps_per_epoch).long()
         return source.permutation(self.records, purpose=PURPOSE, step=number) // self.batch_size
 
-    def pick(self, arrangement: Tensor, position: int) -> Tensor:
-        return (arrangement == position).nonzero().squeeze(1)
+    def pick(self, arrangement: Tensor, position: int, part: range | None = None) -> Tensor:
+        part = self.part_of(part)
+        return part.start + (arrangement[part.start : part.stop] == position).nonzero().squeeze(1)
 
     def _sampled(self, releases: tuple[Event, ...]) -> Event:
         return ReshuffledEpoch(releases, self.independent_assignment)

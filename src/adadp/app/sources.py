@@ -5,8 +5,10 @@ these libraries is imported here, and one that is not installed costs nothing.
 
 ======================================================  ==============================================================
 numpy arrays, Series, Arrow arrays in a tuple or dict   tensors; arrays on disk (``numpy.memmap``) stay there
+the path of a file or folder, alone or in a tuple       stays on disk (:mod:`adadp.app.stored`)
 a DataFrame beside others, as in (frame, labels)        a tensor of its columns, as floats
 a DataFrame or Arrow table alone                        a dict of its columns
+a ``pyarrow.dataset`` of Parquet or uncompressed Arrow  dicts of its columns; stays on disk
 a Hugging Face ``Dataset``                              dicts of its columns; those of text are left out, with a note
 a ``DataLoader``                                        its data set, ``collate_fn`` and workers, with a note: batches
                                                         are drawn by us
@@ -16,6 +18,7 @@ text, objects or dates where numbers are meant          ``InputError`` that name
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,8 +29,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
+from adadp.app.stored import Arrays, computable, no_numbers, of_batches, of_parquet, opened
 from adadp.errors import InputError
-from adadp.records import Data, Grouped
+from adadp.records import Data, Grouped, Stored
 
 LOADER_NOTE = (
     "Of the DataLoader its data set, collate_fn and workers were used. Batches were drawn as the plan says: its batch "
@@ -43,13 +47,15 @@ def read(data: Any) -> tuple[Data, tuple[str, ...]] | None:
         return _of_loader(data)
     if _is_frame(data):
         return {str(name): _column(data[name], str(name)) for name in data.columns}, ()
-    if hasattr(data, "to_table") and hasattr(data, "count_rows"):  # a data set of Arrow, such as a folder of Parquet
+    if hasattr(data, "files") and hasattr(data, "get_fragments"):  # a data set of Arrow, such as a folder of Parquet
+        return _of_files(data), ()
+    if hasattr(data, "to_table") and hasattr(data, "count_rows"):
         data = data.to_table()
     if hasattr(data, "column_names") and hasattr(data, "to_pylist"):
         return _of_table(data), ()
     if hasattr(data, "column_names") and hasattr(data, "with_format") and hasattr(data, "__getitems__"):
         return _of_hugging_face(data)
-    if isinstance(data, (tuple, list, dict)) or hasattr(data, "__array__"):
+    if isinstance(data, (tuple, list, dict, str, os.PathLike)) or hasattr(data, "__array__"):
         return tree_map(_part, data), ()
     return None
 
@@ -103,7 +109,7 @@ class Padded(Grouped):
                 fix="Pass one or more whole numbers above 0, such as lengths=(64, 128), chosen without the data.",
             )
         data, self.notes = (None if isinstance(data, list) else read(data)) or (data, ())
-        if isinstance(data, (Tensor, tuple, dict, TensorDataset)):
+        if isinstance(data, (Tensor, Stored, tuple, dict, TensorDataset)):
             raise InputError(
                 "The data are tensors, whose records have one length already.",
                 fix="Pass the tensors as they are, or a data set with records of unequal length.",
@@ -176,9 +182,9 @@ class Collated(Dataset[Any]):
     """
 
     def __init__(self, data: Data, collate_fn: Collate) -> None:
-        if isinstance(data, (Tensor, tuple, dict)):
+        if isinstance(data, (Tensor, Stored, tuple, dict)):
             parts = data if isinstance(data, tuple) else (data,)
-            data = TensorDataset(*parts) if all(isinstance(part, Tensor) for part in parts) else data
+            data = _OneByOne(*parts) if all(isinstance(part, (Tensor, Stored)) for part in parts) else data
         self._data, self._collate = data, collate_fn
 
     def __len__(self) -> int:
@@ -194,6 +200,21 @@ class Collated(Dataset[Any]):
         batch = self._collate([record])
         batch = dict(batch) if isinstance(batch, Mapping) else batch
         return tree_map(lambda leaf: leaf.squeeze(0) if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch)
+
+
+class _OneByOne(Dataset[Any]):
+    """Tensors, or what is stored in place of them, record by record."""
+
+    def __init__(self, *parts: Tensor | Stored) -> None:
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return len(self._parts[0])
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        wanted = torch.tensor(indices, dtype=torch.long)
+        rows = [part.rows(wanted) if isinstance(part, Stored) else part[wanted] for part in self._parts]
+        return [tuple(tree_map(lambda leaf, at=at: leaf[at], rows)) for at in range(len(indices))]
 
 
 class _ByWorkers(Dataset[Any]):
@@ -270,9 +291,22 @@ class _Rows(Dataset[Any]):
         return [{name: torch.as_tensor(value) for name, value in row.items()} for row in rows]
 
 
+def _of_files(data: Any) -> Data:
+    """A data set of Arrow: on disk, if all of its rows can be read by index there, else in memory."""
+    here = type(data.filesystem).__name__ == "LocalFileSystem"
+    if here and data.format.default_extname == "parquet":
+        stored = of_parquet(data.files, data.schema.names)
+        if len(stored) == data.count_rows():  # no filter
+            return stored
+    return _of_table(data.to_table())
+
+
 def _of_table(table: Any) -> Data:
-    if any("list" in str(field.type) for field in table.schema):
+    kinds = [str(field.type) for field in table.schema]
+    if any(kind.startswith(("list", "large_list")) for kind in kinds):
         return _Rows(table)
+    if any("list" in kind for kind in kinds) or any(column.num_chunks > 1 for column in table.columns):
+        return of_batches(table.to_batches())
     return {name: _column(table.column(name), name) for name in table.column_names}
 
 
@@ -281,9 +315,13 @@ def _is_frame(data: Any) -> bool:
 
 
 def _part(leaf: Any) -> Any:
-    """One part of a tuple or dict: a tensor, if it holds numbers."""
+    """One part of a tuple or dict: a tensor, if it holds numbers, or what is read from disk by index."""
     if isinstance(leaf, Tensor):
         return leaf
+    if isinstance(leaf, (str, os.PathLike)):
+        return opened(leaf)
+    if isinstance(leaf, np.memmap):
+        return Arrays([leaf])
     if _is_frame(leaf):
         columns = [_column(leaf[name], str(name)).double() for name in leaf.columns]
         return torch.stack(columns, dim=1) if columns else leaf
@@ -296,21 +334,13 @@ def _column(column: Any, name: object = None) -> Tensor:
     if values.dtype.kind == "O" and getattr(getattr(column, "dtype", None), "kind", None) in ("i", "u", "f", "b"):
         values = column.to_numpy(dtype="float64", na_value=np.nan)  # pandas' numbers that may be missing
     if values.dtype.kind not in "biufc":
-        raise InputError(
-            f"{'A part' if name is None else f'The column {name}'} of the data holds no numbers.",
-            why="A model computes with numbers. Which texts or categories there are must be public.",
-            fix="Turn it into numbers by a public list of its values, or leave it out.",
-        )
-    values = values.astype(_TAKEN.get(values.dtype.str[1:], values.dtype.newbyteorder("=")), copy=False)
+        raise no_numbers(name)
+    values = computable(values)
     if any(stride < 0 for stride in values.strides):
         values = values.copy()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody writes to it
         return torch.from_numpy(values)
-
-
-_TAKEN = {"u2": np.int32, "u4": np.int64, "u8": np.int64, "f16": np.float64}
-"""Types of numpy that torch does not compute with, as ones that hold their values."""
 
 
 def _parts(record: Any) -> dict[Any, Any]:

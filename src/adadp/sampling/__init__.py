@@ -1,4 +1,6 @@
-"""How batches are drawn: samplers.py the ways, timetable.py when, batches.py the batches, placement.py their rows."""
+"""How batches are drawn: samplers.py the ways, heads.py the coins, timetable.py when, batches.py the batches,
+placement.py their rows.
+"""
 
 from adadp.sampling.batches import Batches
 from adadp.sampling.placement import places

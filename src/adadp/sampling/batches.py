@@ -27,16 +27,21 @@ class Batches:
         self.source = source
         self._round: tuple[int, Tensor] | None = None
 
-    def batch(self, step: int) -> Tensor:
-        """The sorted indices of the batch of ``step``: sensitive, and possibly none."""
+    def batch(self, step: int, part: range | None = None) -> Tensor:
+        """The sorted indices of the batch of ``step``, with ``part`` those in it: sensitive, and possibly none."""
         sampler = self.timetable.at(step).sampler
         number, position = self.timetable.round_of(step)
         if sampler.steps_per_round == 1:
-            return sampler.draw(number, self.source)
+            return sampler.draw(number, self.source, part)
         if self._round is None or self._round[0] != number:
             self._check_entry(number, position)
             self._round = number, sampler.arrange(number, self.source)
-        return sampler.pick(self._round[1], position)
+        return sampler.pick(self._round[1], position, part)
+
+    def at_hand(self, step: int) -> bool:
+        """Whether the batch of ``step`` can be drawn without entering another round."""
+        shared = self.timetable.at(step).sampler.steps_per_round > 1
+        return not shared or (self._round is not None and self._round[0] == self.timetable.round_of(step)[0])
 
     def state(self) -> dict[str, int | Tensor]:
         """What a checkpoint must hold to go on within a round; empty where the source can be asked again."""

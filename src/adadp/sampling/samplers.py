@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar, final
 
+import torch
 from torch import Tensor
 
 from adadp import checks
@@ -34,6 +35,7 @@ from adadp.errors import InputError
 from adadp.events import Event, Neighbours, PoissonSampled, Repeated, compose
 from adadp.randomness import RandomSource
 from adadp.registry import Registry
+from adadp.sampling.heads import heads
 
 ReleaseOf = Callable[[int], Event]
 """The release, without its sampling, made on the batch of a step."""
@@ -74,21 +76,25 @@ class Sampler(ABC):
         return 1
 
     @abstractmethod
-    def arrange(self, number: int, source: RandomSource) -> Tensor:
-        """Draw round ``number``, counted from 0. What comes back is sensitive."""
+    def arrange(self, number: int, source: RandomSource, part: range | None = None) -> Tensor:
+        """Draw round ``number``, counted from 0: of all records, or of those in ``part`` at least. Sensitive."""
 
-    def pick(self, arrangement: Tensor, position: int) -> Tensor:  # noqa: ARG002
-        """The sorted indices of the batch at ``position`` of what ``arrange`` drew."""
-        return arrangement
+    def pick(self, arrangement: Tensor, position: int, part: range | None = None) -> Tensor:  # noqa: ARG002
+        """The sorted indices of the batch at ``position`` of what ``arrange`` drew, with ``part`` those in it."""
+        part = self.part_of(part)
+        first, end = torch.searchsorted(arrangement, torch.tensor([part.start, part.stop])).tolist()
+        return arrangement[first:end]
 
     @abstractmethod
     def _sampled(self, releases: tuple[Event, ...]) -> Event:
         """One round in which each of the distinct ``releases`` was made on one batch or more, as an event."""
 
     @final
-    def draw(self, step: int, source: RandomSource) -> Tensor:
+    def draw(self, step: int, source: RandomSource, part: range | None = None) -> Tensor:
         """The sorted indices of the batch of ``step``: sensitive, and possibly none.
 
+        With ``part``, only those in this range of records. From a reproducible source, the batches of all parts are
+        together the batch of the whole; from another they are if coins are independent, which Poisson sampling's are.
         Where several steps share a draw the source must be reproducible; ``Batches`` remembers that of another.
         """
         number, position = self._place(step)
@@ -98,7 +104,7 @@ class Sampler(ABC):
                 why="The batches of an epoch are disjoint only if they come from one draw.",
                 fix="Ask Batches(sampler, source).batch(step), which remembers the draw.",
             )
-        return self.pick(self.arrange(number, source), position)
+        return self.pick(self.arrange(number, source, part), position, part)
 
     @final
     def amplify(self, release: Event) -> Event:
@@ -131,6 +137,18 @@ class Sampler(ABC):
             counts[releases] = counts.get(releases, 0) + sum(1 for _ in group)
         return compose(*(Repeated(self._round(releases), count) for releases, count in counts.items()))
 
+    @final
+    def part_of(self, part: range | None) -> range:
+        """``part``, or all records."""
+        part = range(self.records) if part is None else part
+        if part.step != 1 or not 0 <= part.start <= part.stop <= self.records:
+            raise InputError(
+                "The part of the records to draw from is not a range of records.",
+                why="A part holds consecutive records, counted from 0.",
+                fix="Pass part=range(first, end) with 0 <= first <= end <= the number of records.",
+            )
+        return part
+
     def _place(self, step: int) -> tuple[int, int]:
         """The round of ``step`` and the position in it."""
         return divmod(checks.count("step", step, minimum=0, why="Steps are counted from 0."), self.steps_per_round)
@@ -157,7 +175,8 @@ class Sampler(ABC):
 class PoissonSampler(Sampler):
     """Each record is in a batch with ``sampling_probability``, by a coin of its own. Batches vary in size.
 
-    The coins have 64 bits and are never more likely to show heads than is accounted (``RandomSource.coins``).
+    The coins are never more likely to show heads than is accounted, and independent of each other and of how many there
+    are (``heads``). Drawing takes a time that follows the size of the batch, not the number of records.
     """
 
     name = "poisson"
@@ -185,9 +204,8 @@ class PoissonSampler(Sampler):
     def usual_size(self) -> int:
         return usual(self.records, self.sampling_probability)
 
-    def arrange(self, number: int, source: RandomSource) -> Tensor:
-        coins = source.coins(self.records, self.sampling_probability, purpose=PURPOSE, step=number)
-        return coins.nonzero().squeeze(1)
+    def arrange(self, number: int, source: RandomSource, part: range | None = None) -> Tensor:
+        return heads(source, self.part_of(part), self.sampling_probability, purpose=PURPOSE, step=number)
 
     def _sampled(self, releases: tuple[Event, ...]) -> Event:
         (release,) = releases

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from scipy.stats import chisquare
+from scipy.stats import binom, chisquare
 
 from adadp.app.samplers import FixedSizeSampler, ReshuffledSampler
 from adadp.events import Neighbours
@@ -44,9 +44,41 @@ def broken_poisson_laws(batches, q: float = Q) -> set[str]:
 
 
 @each_source
-def test_poisson_batches_are_independent_coins(source):
-    drawn = PoissonSampler(RECORDS, Q)
-    assert broken_poisson_laws([drawn.draw(step, source) for step in range(STEPS)]) == set()
+@pytest.mark.parametrize("q", [Q, 0.05], ids=["tossed one by one", "found by blocks"])
+def test_poisson_batches_are_independent_coins(source, q):
+    drawn = PoissonSampler(RECORDS, q)
+    assert broken_poisson_laws([drawn.draw(step, source) for step in range(STEPS)], q) == set()
+
+
+@each_source
+@pytest.mark.parametrize(("records", "q"), [(2048, 0.05), (3 * 256 * 1024, 0.05), (10**7, 1e-4)])
+def test_poisson_batches_found_by_blocks_have_binomial_counts_and_uniform_places(source, records, q):
+    """20 parts of the records, of each of which the number of heads is binomial: whole blocks, and cut ones."""
+    drawn, ends, steps = (
+        PoissonSampler(records, q),
+        torch.linspace(0, records, 21).long(),
+        2000 if records < 10**4 else 60,
+    )
+    batches = [drawn.draw(step, source) for step in range(steps)]
+    counts = torch.stack([torch.searchsorted(batch, ends).diff() for batch in batches]).double()
+    expected = ends.diff() * q
+    z = (counts - expected) / (expected * (1 - q)).sqrt()
+    assert abs(z.mean()) * math.sqrt(z.numel()) < 5
+    assert abs(z.square().mean() - 1) * math.sqrt(z.numel() / 2) < 5
+    together = (z.T @ z / math.sqrt(steps)).fill_diagonal_(0.0)
+    assert together.abs().max() < 6
+    assert chisquare(torch.histc(torch.cat(batches) % 256 + 0.5, bins=256, min=0, max=256).numpy()).pvalue > 1e-6
+
+
+@each_source
+def test_the_number_of_heads_of_a_block_is_binomial(source):
+    """Chi-square over all numbers expected more than five times, for 12.8 heads in 256 coins and 8.2 in 2**16."""
+    for records, q in ((256, 0.05), (2**16, 1 / 8000)):
+        counts = Counter(len(PoissonSampler(records, q).draw(step, source)) for step in range(STEPS))
+        law = [STEPS * binom.pmf(k, records, q) for k in range(40)]
+        common = [k for k in range(40) if law[k] > 5]
+        seen, wanted = [counts[k] for k in common], [law[k] for k in common]
+        assert chisquare([*seen, STEPS - sum(seen)], [*wanted, STEPS - sum(wanted)]).pvalue > 1e-6
 
 
 def pairs_together(step: int) -> torch.Tensor:
@@ -83,11 +115,12 @@ def test_a_batch_kept_for_two_steps_is_rejected():
 
 
 @each_source
-def test_small_poisson_batches_have_every_subset_with_its_probability(source):
-    drawn = PoissonSampler(4, 0.3)
+@pytest.mark.parametrize("q", [0.3, 0.06])
+def test_small_poisson_batches_have_every_subset_with_its_probability(source, q):
+    drawn = PoissonSampler(4, q)
     counts = Counter(tuple(drawn.draw(step, source).tolist()) for step in range(STEPS))
     subsets = [subset for size in range(5) for subset in combinations(range(4), size)]
-    expected = [STEPS * 0.3 ** len(subset) * 0.7 ** (4 - len(subset)) for subset in subsets]
+    expected = [STEPS * q ** len(subset) * (1 - q) ** (4 - len(subset)) for subset in subsets]
     assert counts[()] > 0
     assert chisquare([counts[subset] for subset in subsets], expected).pvalue > 1e-6
 

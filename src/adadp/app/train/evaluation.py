@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
@@ -37,6 +38,9 @@ MOST_CLASSES = 200
 """With more classes a confusion matrix is not made: nobody reads it, and its size is their square."""
 
 _AT_ONCE = 1000
+
+_KEPT = 2**20
+"""Digests of different records that are kept to count twins by."""
 
 _COPIES, _FEW, _SPREADS = 0.1, 5, 6
 """A share of copies, and beside it a number and so many standard deviations, up to which nothing is said."""
@@ -151,12 +155,17 @@ def refuse_training_records(data: Data, public: tuple[Tensor, Tensor] | None, ca
     records that are no tuples of tensors               are not compared
     ==================================================  ==============================================================
     """
-    ours = _counted(data) if is_pair(public) else None
-    if ours is None or public is None:
+    if not is_pair(public) or public is None:
         return
-    theirs = Counter(_digests(*public))
-    twins = max(_share_of_twins(ours), _share_of_twins(theirs))
-    if ours == theirs or _has_copies(ours, theirs, twins) or _has_copies(theirs, ours, twins):
+    theirs, counts = np.unique(_digests(*public), return_counts=True)
+    met = _met(data, theirs)
+    if met is None:
+        return
+    ours, size = met.of_theirs.sum(), int(counts.sum())
+    twins = max(met.twins, counts[counts > 1].sum() / size)
+    same = met.size == size and bool((met.of_theirs == counts).all())
+    copied = counts[met.of_theirs > 0].sum()
+    if same or _too_many(ours, met.size, size, twins) or _too_many(copied, size, met.size, twins):
         raise InputError(
             f"Many of the {called} records are training records.",
             why=f"What is measured on {called} data is told without noise: of private records nobody would pay for it.",
@@ -164,41 +173,64 @@ def refuse_training_records(data: Data, public: tuple[Tensor, Tensor] | None, ca
         )
 
 
-def _counted(data: Data) -> Counter[bytes] | None:
-    """How often each record of ``data`` occurs; None where records have no first and last tensor."""
-    records, counts = Records(data), Counter[bytes]()
-    for indices in torch.split(torch.arange(len(records)), _AT_ONCE):
-        batch = records.batch(indices, records.groups - 1)
+@dataclass(frozen=True)
+class _Met:
+    """What a look through the training data found."""
+
+    size: int
+    of_theirs: npt.NDArray[np.int64]
+    """How often each public record was met."""
+    twins: float
+    """The share of records that occur more than once."""
+
+
+def _met(data: Data, theirs: npt.NDArray[np.uint64]) -> _Met | None:
+    """Which of ``theirs``, sorted digests, are records of ``data``; None where these have no first and last tensor.
+
+    Twins are counted among the records with the smallest digests, of which two have one if they are equal. They are
+    all records up to ``_KEPT`` different ones, and from then on a sample of about as many: memory stays what it is.
+    """
+    records = Records(data)
+    of_theirs, kept, limit = np.zeros(len(theirs), dtype=np.int64), Counter[int](), 2**64 - 1
+    for start in range(0, len(records), _AT_ONCE):
+        rows = torch.arange(start, min(start + _AT_ONCE, len(records)))
+        batch = records.batch(rows, records.groups - 1)
         try:
             inputs, labels = inputs_and_labels(batch if len(batch) == 1 else (batch[0], batch[-1]))
         except InputError:
             return None
         if not all(isinstance(part, Tensor) for part in (*tree_leaves(inputs), labels)):
             return None
-        counts.update(_digests(inputs, labels))
-    return counts
+        found = _digests(inputs, labels)
+        place = np.searchsorted(theirs, found).clip(max=len(theirs) - 1)
+        of_theirs += np.bincount(place[theirs[place] == found], minlength=len(theirs))
+        kept.update(found[found <= np.uint64(limit)].tolist())
+        while len(kept) > _KEPT:
+            limit //= 2
+            kept = Counter({digest: count for digest, count in kept.items() if digest <= limit})
+    return _Met(len(records), of_theirs, sum(count for count in kept.values() if count > 1) / kept.total())
 
 
-def _digests(values: Any, labels: Tensor) -> Iterator[bytes]:
-    """A digest of each record, the same for equal numbers of another type and for 0 with either sign."""
+def _digests(values: Any, labels: Tensor) -> npt.NDArray[np.uint64]:
+    """A digest of each record, the same for equal numbers of another type and for 0 with either sign.
+
+    It is a sum of the halves of its numbers in float32, each times an odd random number, modulo 2**64: two records that
+    differ have one digest with a chance of 2**-48 at most.
+    """
     if isinstance(values, Mapping):
         values = {key: values[key] for key in sorted(values)}
+    digests = []
     for parts in zip(*(torch.split(each, _AT_ONCE) for each in (*tree_leaves(values), labels)), strict=True):
-        rows = torch.cat([part.detach().cpu().reshape(len(part), -1).float() for part in parts], dim=1)
-        yield from (blake2b(row, digest_size=16).digest() for row in (rows + 0.0).numpy())
+        rows = torch.cat([part.detach().cpu().reshape(len(part), -1).float() for part in parts], dim=1) + 0.0
+        halves = rows.numpy().view(np.uint16).astype(np.uint64)
+        digests.append(halves @ (np.random.SFC64(1).random_raw(halves.shape[1]) | np.uint64(1)))
+    return np.concatenate(digests)
 
 
-def _share_of_twins(counts: Counter[bytes]) -> float:
-    """The share of records that occur more than once."""
-    return sum(count for count in counts.values() if count > 1) / counts.total()
-
-
-def _has_copies(sample: Counter[bytes], other: Counter[bytes], twins: float) -> bool:
-    """Whether more records of ``sample`` are in ``other`` than chance explains."""
-    size = sample.total()
-    found = sum(count for record, count in sample.items() if record in other)
-    spread = math.sqrt(twins * (1 - twins) * size * (1 + size / other.total()))
-    return found - twins * size > _COPIES * (1 - twins) * size + _FEW + _SPREADS * spread
+def _too_many(found: float, size: int, other: int, twins: float) -> bool:
+    """Whether more of a sample's ``size`` records, those ``found``, are in the ``other`` one than chance explains."""
+    spread = math.sqrt(twins * (1 - twins) * size * (1 + size / other))
+    return bool(found - twins * size > _COPIES * (1 - twins) * size + _FEW + _SPREADS * spread)
 
 
 @dataclass(frozen=True)

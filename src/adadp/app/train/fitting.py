@@ -41,7 +41,7 @@ from adadp.clipping import ClipRule, Flat
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 from adadp.methods import Method
-from adadp.records import Data
+from adadp.records import Data, in_memory
 from adadp.schedules import Schedule
 
 DEFAULT_RATE = 0.1
@@ -230,7 +230,7 @@ def _public_pair(data: Data | None, collate_fn: Collate | None) -> Any:
     """Public records as inputs and labels; what is no pair of them is refused later, by its name."""
     if data is None:
         return None
-    data, _ = read_data(data, collate_fn)
+    data = in_memory(read_data(data, collate_fn)[0])
     return data if isinstance(data, (Tensor, tuple, list)) else labelled(data)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,9 +46,12 @@ from adadp.gradients.model_checks import plain_model
 from adadp.input_bound import InputBound
 from adadp.ledger import BudgetRule, Ledger, read_ledger
 from adadp.randomness import source_of
-from adadp.records import Data, Records
+from adadp.records import Data, Records, Stored, in_memory
 from adadp.sampling import sampler
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
+
+_AT_ONCE = 1 << 20
+"""Labels on disk that are looked at at once."""
 
 
 def train(
@@ -104,8 +107,9 @@ def train(
     records = Records(data, device, dtype, None if whole.stages else InputBound.of(config.input_bound))
     public = None if example is None else Records(example, device, dtype, records.bound)
     classes = classes_of(model, chosen, records.example(), None if public is None else public.example())
-    if classes is not None and records.columns is not None:
-        check_labels(inputs_and_labels(records.columns)[1], classes, "training", ignored=is_tokens(chosen))
+    if classes is not None:
+        for labels in _labels_by_part(records):
+            check_labels(labels, classes, "training", ignored=is_tokens(chosen))
     measured = _Measured(model, chosen, classes, device, dtype, records.bound)
     measure = measured.by(test, None if evaluate is None else _of_records(named(evaluate), whole))
     plan = plan_of(spec, len(records) if held is None else held.records)
@@ -173,7 +177,11 @@ def refuse_finished(folder: RunFolder) -> None:
 
 
 def tensors_of_data(data: Data) -> tuple[Tensor, ...]:
-    """The tensors of ``data``, the values of the records first; features cannot be made of anything else."""
+    """The tensors of ``data``, the values of the records first; features cannot be made of anything else.
+
+    What is stored is read into memory.
+    """
+    data = in_memory(data)
     if isinstance(data, (tuple, list)) and all(isinstance(part, Tensor) for part in data):
         return tuple(data)
     raise InputError(
@@ -250,6 +258,19 @@ class _Place:
         return self._begun(folder.ledger_path)
 
 
+def _labels_by_part(records: Records) -> Iterator[Any]:
+    """The labels of ``records``; none of a ``Dataset`` and of tables on disk, which would be read as a whole."""
+    columns = records.columns
+    if columns is None or (len(columns) == 1 and isinstance(columns[0], Stored)):
+        return
+    labels = inputs_and_labels(columns)[1]
+    if not isinstance(labels, Stored):
+        yield labels
+        return
+    for start in range(0, len(labels), _AT_ONCE):
+        yield labels.rows(torch.arange(start, min(start + _AT_ONCE, len(labels))))
+
+
 def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None) -> HeldOut | None:
     """The records that are kept aside, the same ones as before where the run goes on."""
     if config.validation is None:
@@ -258,7 +279,10 @@ def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None) -> Held
     found = None if folder is None else folder.load_checkpoint()
     source = source_of(config.seed)
     before = None if found is None else found.tensors[HELD]
-    return hold_out(tensors_of_data(data), config, relation, source, before)
+    parts = (
+        data if isinstance(data, tuple) and any(isinstance(part, Stored) for part in data) else tensors_of_data(data)
+    )
+    return hold_out(parts, config, relation, source, before)
 
 
 def _decay_of(spec: RunSpec, validation: tuple[Tensor, Tensor] | None) -> ValidationDecay | None:

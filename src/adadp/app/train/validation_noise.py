@@ -26,10 +26,12 @@ from torch import Tensor
 
 from adadp.app.config import TrainConfig
 from adadp.app.schedules import ValidationDecay
+from adadp.app.stored import Without
 from adadp.app.train.evaluation import Evaluate
 from adadp.errors import InputError
 from adadp.events import Event, GaussianRelease, Neighbours
 from adadp.randomness import RandomSource
+from adadp.records import Stored
 from adadp.step import PrivateGradients
 
 HELD = "validation/held"
@@ -42,7 +44,7 @@ _PURPOSE, _COUNT = "validation", "right"
 class HeldOut:
     """Training data in two parts: what is trained on and what is looked at."""
 
-    train: tuple[Tensor, ...]
+    train: tuple[Tensor | Stored, ...]
     validation: tuple[Tensor, ...]
     held: Tensor
     """Which records are looked at."""
@@ -51,7 +53,7 @@ class HeldOut:
 
 
 def hold_out(
-    data: tuple[Tensor, ...],
+    data: tuple[Tensor | Stored, ...],
     config: TrainConfig,
     neighbours: Neighbours,
     source: RandomSource,
@@ -73,7 +75,10 @@ def hold_out(
         held = set_aside(
             total, size, of=public, public=declared, neighbours=neighbours, source=source, purpose=_PURPOSE
         )
-    return HeldOut(tuple(part[~held] for part in data), tuple(part[held] for part in data), held, public - size)
+    aside = held.nonzero().squeeze(1)
+    train = tuple(Without(part, aside) if isinstance(part, Stored) else part[~held] for part in data)
+    looked_at = tuple(part.rows(aside) if isinstance(part, Stored) else part[aside] for part in data)
+    return HeldOut(train, looked_at, held, public - size)
 
 
 def set_aside(
