@@ -1,7 +1,10 @@
 """Settings of all tests."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
+from processes import Group
 
 # How long an example takes says something about the machine's other work, not about the code.
 # The same examples every time: a change is judged by what it changed. `make fuzz` draws new ones.
@@ -23,3 +26,19 @@ def raw_records(monkeypatch) -> None:
     from adadp.input_bound import InputBound
 
     monkeypatch.setattr(InputBound, "bring_in", lambda _, values: values)
+
+
+@pytest.fixture(scope="session")
+def two() -> Iterator[Group]:
+    """Two processes, for tests that leave them as they are."""
+    group = Group(2)
+    yield group
+    group.close()
+
+
+@pytest.fixture(scope="session")
+def four() -> Iterator[Group]:
+    """Four processes."""
+    group = Group(4)
+    yield group
+    group.close()

@@ -13,6 +13,7 @@ AdaDPError
 │   ├── LedgerBusy        another process or object is writing it
 │   └── LedgerCorrupt     its chain of checksums does not hold
 ├── RunError              the folder of a run, or a file in it, cannot be written or read
+├── RankError             a process of a run in several has failed, ended, or does not answer
 └── Interrupted           a run was asked to stop; what it had done is saved
 """
 
@@ -39,6 +40,9 @@ class AdaDPError(Exception):
     can show them as it likes; ``str(error)`` joins them. Whoever raises it writes settings between backticks: here they
     have their plain names, and ``parts`` spells them as the user does, ``--batch-size`` on the command line.
     """
+
+    told = False
+    """Whether all processes of a run in several have raised it, so that one of them may say it for all."""
 
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
         self.written = (what, why, fix)
@@ -132,6 +136,10 @@ class LedgerCorrupt(LedgerError):
 
 class RunError(AdaDPError):
     """The folder of a run, or a file in it, cannot be written or read."""
+
+
+class RankError(AdaDPError):
+    """A process of a run in several has failed, ended, or does not answer. The others stop, and release nothing."""
 
 
 class Interrupted(AdaDPError):

@@ -12,6 +12,9 @@ gradients and counts, features, scores of held-out records and private choices a
     is repeated by a seeded run (``paid``)           the same random numbers: the same release, paid once
     is repeated by a secure run                      ``InputError``: new noise would be paid by nobody
     asked for more often than it says                ``InputError``, nothing is released
+
+Of several processes (``adadp.ranks``) the first charges its ledger while the others wait; they go on when the charge is
+on its disk, or all fail. Each of them has a part of the sums, and all get the same release.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from adadp.events import Composed, Event, GaussianRelease, Selection, describe
 from adadp.ledger import Ledger
 from adadp.noise import GaussianMechanism, choose_least, grid_of
 from adadp.randomness import RandomSource
+from adadp.ranks import ONE, Ranks
 
 _Kind = TypeVar("_Kind", GaussianRelease, Selection)
 
@@ -36,8 +40,10 @@ __all__ = ["Crossing", "GaussianMechanism", "Permit", "grid_of"]
 class Crossing:
     """Charges events and hands out the permits to release them. ``mechanism`` is for audits that watch the releases."""
 
-    def __init__(self, ledger: Ledger, source: RandomSource, mechanism: GaussianMechanism | None = None) -> None:
-        self.ledger, self.source = ledger, source
+    def __init__(
+        self, ledger: Ledger, source: RandomSource, mechanism: GaussianMechanism | None = None, ranks: Ranks = ONE
+    ) -> None:
+        self.ledger, self.source, self.ranks = ledger, source, ranks
         self.mechanism = GaussianMechanism(overwrites=True) if mechanism is None else mechanism
 
     def pay(self, release: Event, charge: Event | None, *, paid: bool = False) -> Permit:
@@ -53,7 +59,7 @@ class Crossing:
                 fix="Release it without paid.",
             )
         if charge is not None and not paid:
-            self.ledger.charge(charge)
+            self._charge(charge)
         covered = self.ledger.charges if charge is None else (charge,)
         if not paid and not any(release == part for each in covered for part in _parts(each)):
             raise InputError(
@@ -62,6 +68,15 @@ class Crossing:
                 fix="Charge an event that holds it.",
             )
         return Permit(self, release)
+
+    def _charge(self, charge: Event) -> None:
+        """Charge the ledger; of several processes, that of the first, and then the copies of the others."""
+        self.ranks.meet("charging")
+        if self.ranks.first:
+            self.ledger.charge(charge)
+        self.ranks.meet("charged")
+        if not self.ranks.first:
+            self.ledger.charge(charge)
 
 
 class Permit:
@@ -87,16 +102,23 @@ class Permit:
             source=self._crossing.source,
             step=step,
             purpose=purpose,
+            ranks=self._crossing.ranks,
         )
 
     def choice(self, losses: Tensor, bound: float, *, step: int, purpose: str) -> int:
         """A number i with probability proportional to exp(-epsilon losses[i] / bound), epsilon that of the event.
 
-        ``bound`` is the range of what a neighbouring data set does to a loss. Without noise: the least loss.
+        ``bound`` is the range of what a neighbouring data set does to a loss. Without noise: the least loss. Each of
+        several processes has its part of the losses.
         """
         epsilon = float("inf") if self._noiseless and not self._left else self._next(Selection).epsilon
-        return choose_least(
-            losses, bound=bound, epsilon=epsilon, source=self._crossing.source, step=step, purpose=purpose
+        crossing = self._crossing
+        losses = crossing.ranks.summed("scoring", losses)
+        return crossing.ranks.from_first(
+            "choosing",
+            lambda: choose_least(
+                losses, bound=bound, epsilon=epsilon, source=crossing.source, step=step, purpose=purpose
+            ),
         )
 
     def _next(self, kind: type[_Kind]) -> _Kind:

@@ -5,10 +5,12 @@ Everything above the trust line in ``PrivateGradients.release`` is sensitive and
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,10 +25,12 @@ from adadp.exact import SCORE_UNITS, ExactSums, check_exact
 from adadp.gradients import GradientEngine
 from adadp.gradients.model_checks import plain_model
 from adadp.gradients.passes import MakePasses
-from adadp.ledger import Ledger, PlannedBudget
+from adadp.joining import join
+from adadp.ledger import Ledger, LedgerCopy, PlannedBudget
 from adadp.methods import GRADIENT, Contribution, Deviations, DpSgd, Method, Parts, Tensors
 from adadp.plan import Plan
 from adadp.randomness import RandomSource, source_of
+from adadp.ranks import joined, tensors_digest, together
 from adadp.records import Data, Records
 from adadp.release import Crossing, GaussianMechanism, Permit
 from adadp.sampling import Batches, places
@@ -41,6 +45,8 @@ ARITHMETICS = ("fast", "exact")
 
 CHECK_EVERY = 0.02
 """In which part of the steps a few records are computed alone and compared."""
+_COMPARED_EVERY = 100
+"""Steps after which the parameters of several processes are compared."""
 _REUSED = 31 << 20
 """Bytes of a block that is taken and given back once. glibc asks the system for every block that is at least as large
 as the largest one given back, up to 32 MiB, and new pages cost more than a small network: batches of one size, each as
@@ -76,9 +82,12 @@ class PrivateGradients:
     the budget is spent                   ``BudgetExceeded``; nothing is released, the parameters are untouched
     the forward pass raises               ``InputError`` with the type and line of the exception, without its text,
                                           which may show records; nothing was charged
+    torch.distributed is initialised      every process computes the sum of its part of the records; ``data`` is all of
+                                          them in each, and the first process has the ledger (docs/scale.md)
     ====================================  ============================================================================
     """
 
+    @together
     def __init__(
         self,
         model: nn.Module,
@@ -119,7 +128,13 @@ class PrivateGradients:
         self.step = 0
         """How many steps were released; the next ``release`` is for this step, counted from 0."""
         self._records = data if isinstance(data, Records) else Records(data, first.device, first.dtype)
-        self.batches = Batches(plan.timetable.for_records(len(self._records)), self.source)
+        self.ranks = joined()
+        """The processes that share the records; each computes the sum of its own."""
+        if self.ranks.several:
+            _refuse_opened(ledger)
+            configuration = repr((plan, str(method), arithmetic, self.source.describe()))
+            join(self.ranks, self.model, self._records, self.source, configuration)
+        self.batches = Batches(plan.timetable.for_records(len(self._records)), self.source, self.ranks)
         if example is not None and not isinstance(example, Records):
             example = Records(example, first.device, first.dtype, self._records.bound)
         self._engines = [
@@ -150,9 +165,29 @@ class PrivateGradients:
         self._padding: dict[int, list[Tensor]] = {}
         """The tensors of probe records by group, one for every row of the longest chunk."""
         self.ledger = self._opened(ledger, method)
-        self.crossing = Crossing(self.ledger, self.source, mechanism)
+        self.crossing = Crossing(self.ledger, self.source, mechanism, self.ranks)
+
+    def check_alike(self) -> None:
+        """Refuse to go on if the parameters of the processes, or what the method has learnt, have drifted apart."""
+        if self.ranks.several:
+            values = [*self.model.parameters(), *self.query.tensors().values()]
+            learnt = f"{self.step} {self.clip_state} {tensors_digest(values)}"
+            self.ranks.check_same({f"parameters after {self.step} steps": learnt})
 
     def _opened(self, ledger: str | os.PathLike[str] | Ledger | Callable[[], Ledger], method: Method) -> Ledger:
+        """The ledger; in all processes but the first, a copy of what that one has opened."""
+        if not self.ranks.several:
+            return self._own_ledger(ledger, method)
+        own: list[Ledger] = []
+
+        def opened() -> tuple[str, bytes]:
+            own.append(self._own_ledger(ledger, method))
+            return own[0].path, Path(own[0].path).read_bytes()
+
+        content = self.ranks.from_first("opening the ledger", opened)
+        return own[0] if own else LedgerCopy(*content)
+
+    def _own_ledger(self, ledger: str | os.PathLike[str] | Ledger | Callable[[], Ledger], method: Method) -> Ledger:
         if isinstance(ledger, Ledger) or callable(ledger):
             return ledger() if callable(ledger) else ledger
         if self.plan.adaptive:
@@ -174,6 +209,7 @@ class PrivateGradients:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @together
     def release(self, *, paid: bool = False) -> dict[str, Tensor]:
         """Release the gradient of the next batch, into ``.grad`` and as a dict by parameter name.
 
@@ -181,6 +217,8 @@ class PrivateGradients:
         with the same random numbers, or an audit repeats a run on public data. Only a seeded run may say so.
         """
         plan, step, query = self.plan, self.step, self.query
+        if step % _COMPARED_EVERY == 0:
+            self.check_alike()
         query.batch_size, query.clip_factor = plan.batch_size_at(step), plan.clip_factor_at(step)
         with without_text("The model fails on a batch, for which nothing was charged"):
             batch = self._drawn(step)
@@ -232,7 +270,10 @@ class PrivateGradients:
         bounds = query.l2_bounds()
         if self._exact is not None:
             return self._exact.parts(query, batch[0], bounds, step), bounds
-        sums = query.finalize(self._sum_of_batch(batch, step, checked=self._checks(step)))
+        total = self._sum_of_batch(batch, step, checked=self._checks(step))
+        sums = query.finalize(total if query.additive else self._of_all(total))
+        if not query.additive and not self.ranks.first:  # which has the sum of all already
+            sums = {name: {key: torch.zeros_like(value) for key, value in part.items()} for name, part in sums.items()}
         return sums, {name: self._with_rounding(bound, query.steepness(name)) for name, bound in bounds.items()}
 
     def _sum_of_batch(self, batch: Sequence[Sequence[Tensor]], step: int, *, checked: bool = False) -> Parts | None:
@@ -252,9 +293,19 @@ class PrivateGradients:
                     del tensors, empty
         return total
 
+    def _of_all(self, total: Parts | None) -> Parts | None:
+        """``total`` added over the processes. Sensitive."""
+        found = [each for each in self.ranks.all_of("adding up", total) if each is not None]
+        return functools.reduce(_added, found) if found else None
+
     def _random_layers(self, step: int, group: int) -> AbstractContextManager[None]:
         """Random numbers for dropout, of each group its own: how many one takes must not change those of another."""
-        return self.source.random_layers(self._device, step=step, purpose=_of("random layers", group))
+        return self.source.random_layers(self._device, step=step, purpose=self._of("random layers", group))
+
+    def _of(self, purpose: str, group: int) -> str:
+        """What random numbers are for; those of different groups and processes must not depend on one another."""
+        purpose = f"{purpose} {group}" if group else purpose
+        return purpose if self.ranks.first else f"{purpose}, process {self.ranks.rank}"
 
     def _checks(self, step: int) -> bool:
         """Whether a few records of this step are computed alone: those of the first, and of a few secret random ones.
@@ -274,7 +325,8 @@ class PrivateGradients:
         """
         if self._exact is not None:
             return [[*batch]]
-        usual, groups = self.plan.timetable.at(step).sampler.usual_size, len(self._engines)
+        sampler = self.plan.timetable.at(step).sampler
+        usual, groups = sampler.usual_share(self.ranks.size), len(self._engines)
         short = min(self.chunk_size, math.isqrt(4 * usual) + 1)
         chunks = -(-usual // self.chunk_size) if groups == 1 else 1
         rows = -(-usual // chunks) if groups == 1 else short
@@ -283,7 +335,7 @@ class PrivateGradients:
         found = []
         for group in range(groups):
             held = batch[group_of == group]
-            holders = places(len(held), chunks * rows, self.source, step=step, purpose=_of("places", group))
+            holders = places(len(held), chunks * rows, self.source, step=step, purpose=self._of("places", group))
             holders = torch.cat([holders, holders.new_full(((chunks * rows - len(holders)) % short,), -1)])
             in_rows = torch.cat([held, held.new_tensor([-1])])[holders]
             main, behind = in_rows[: chunks * rows], in_rows[chunks * rows :]
@@ -402,9 +454,14 @@ class _Chooser:
         return self._permit.choice(total, both_ways * bound, step=step, purpose="choice")
 
 
-def _of(purpose: str, group: int) -> str:
-    """What random numbers are for; those of different groups must not depend on one another."""
-    return f"{purpose} {group}" if group else purpose
+def _refuse_opened(ledger: object) -> None:
+    """Refuse a ledger that every one of several processes has opened."""
+    if isinstance(ledger, Ledger):
+        raise InputError(
+            "A ledger was opened before a run of several processes.",
+            why="The first process alone writes it; the others follow it.",
+            fix="Pass its path, or a function that opens it, which is called in the first process.",
+        )
 
 
 def _public(example: Records | None, records: Records, group: int) -> tuple[Any, ...] | None:

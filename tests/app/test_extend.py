@@ -198,6 +198,14 @@ class OnTheProcessor(ClippedSum):
         return {name: value + torch.ones(value.shape, device="cpu") for name, value in found.items()}
 
 
+class ClipsTheSum(ClippedSum):
+    """Shortens the sum of a batch, which several processes do with the sum of each."""
+
+    def finalize(self, total):
+        parts = super().finalize(total)
+        return parts | {GRADIENT: {name: value.clamp(-0.5, 0.5) for name, value in parts[GRADIENT].items()}}
+
+
 class NotEmpty(ClippedSum):
     def finalize(self, total):
         parts = super().finalize(total)
@@ -212,6 +220,7 @@ class NotEmpty(ClippedSum):
         (Forgetful, "does not hold all that changes"),
         (OnTheProcessor, "mixes devices"),
         (NotEmpty, "not 0 for an empty batch"),
+        (ClipsTheSum, "finalize of two sums"),
     ],
 )
 def test_a_broken_method_is_found(query, message, monkeypatch):

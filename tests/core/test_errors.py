@@ -19,6 +19,7 @@ TREE = {
     "LedgerBusy": "LedgerError",
     "LedgerCorrupt": "LedgerError",
     "RunError": "AdaDPError",
+    "RankError": "AdaDPError",
     "Interrupted": "AdaDPError",
 }
 

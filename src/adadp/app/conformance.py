@@ -50,6 +50,7 @@ def check_method(method: Method) -> None:
                        last record is, for clip rules of one group and of several
     post-processing    two such runs that release the same numbers end with the same parameters
     empty batches      a step without records releases the same parts
+    processes          ``finalize`` of two sums is that of both added, unless the query says that it is not ``additive``
     state              ``tensors`` and ``restore`` are all that another process needs to go on, bit for bit
     resume             a run that was stopped and resumed ends where an uninterrupted one does, and verifies
     devices            what is made of released values stays on their device: tried on a CUDA device that need not exist
@@ -61,6 +62,7 @@ def check_method(method: Method) -> None:
             for case in _CASES:
                 _check_bounds(method, rule, case)
     _check_empty(method)
+    _check_additive(method)
     _check_state(method)
     _check_resume(method)
     _check_devices(method)
@@ -183,6 +185,26 @@ def _check_empty(method: Method) -> None:
     for purpose, tensors in parts.items():
         for name, value in tensors.items():
             assert not value.any(), f"{name} of {purpose!r} is not 0 for an empty batch."
+
+
+def _check_additive(method: Method) -> None:
+    private, (values, labels) = _Loop(method, _plan(method, Flat(1.0)), _data()).run(_STEPS - 1), _data()
+    query = private.query
+    if not query.additive:
+        return
+    half = _RECORDS // 2
+    one, other, both = (
+        query.contribution(private._engine.capture((values[rows], labels[rows])))
+        for rows in (slice(half), slice(half, None), slice(None))
+    )
+    found, whole = (query.finalize(one), query.finalize(other)), query.finalize(both)
+    for purpose, tensors in whole.items():
+        for name, value in tensors.items():
+            added = found[0][purpose][name] + found[1][purpose][name]
+            assert torch.allclose(added, value, rtol=1e-4, atol=1e-6), (
+                f"{name} of {purpose!r}: finalize of two sums is not that of both together. Several processes would "
+                "release something else than one: set additive = False on the query."
+            )
 
 
 def _check_state(method: Method) -> None:

@@ -44,13 +44,14 @@ from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import clip_rule_text
 from adadp.app.texts.methods import method_text
 from adadp.app.texts.schedules import parse_noise, parse_schedule
-from adadp.app.train.planning import notes_of, planned_budget
+from adadp.app.train.planning import note_on_processes, notes_of, planned_budget
 from adadp.certificate.make import model_metadata
 from adadp.errors import InputError
 from adadp.events import AdaptivelyChosen, flatten
 from adadp.ledger import FixedBudget, Ledger, LedgerRecord, budget_like, read_ledger
 from adadp.methods import Method
 from adadp.plan import Plan
+from adadp.ranks import together
 from adadp.records import Data, Records
 from adadp.release import GaussianMechanism
 from adadp.schedules import Piecewise, Schedule, Uniform
@@ -80,6 +81,7 @@ class PrivateGradients(Gradients):
         passes = CompiledPasses if compile else None
         super().__init__(model, found, loss, plan, ledger, passes=passes, **settings)
 
+    @together
     def certificate(
         self,
         *,
@@ -89,13 +91,18 @@ class PrivateGradients(Gradients):
         notes: Iterable[str] = (),
     ) -> dict[str, Any]:
         """What ``save`` would certify now, as JSON; nothing is kept."""
-        with tempfile.TemporaryDirectory(prefix="adadp-") as place:
-            folder = Path(place) / "run"
-            self.save(folder, delta=delta, accountant=accountant, record=record, notes=notes)
-            found = RunFolder.open(folder).certificate()
-        assert found is not None
-        return found
 
+        def made() -> dict[str, Any]:
+            with tempfile.TemporaryDirectory(prefix="adadp-") as place:
+                folder = Path(place) / "run"
+                self._saved(folder, delta, accountant, record, notes)
+                found = RunFolder.open(folder).certificate()
+            assert found is not None
+            return found
+
+        return self.ranks.from_first("certifying", made)
+
+    @together
     def save(
         self,
         folder: str | os.PathLike[str],
@@ -109,8 +116,20 @@ class PrivateGradients(Gradients):
 
         ``delta`` is that of the guarantee; a plan made by ``plan_for`` knows it, and so does a filter. ``accountant``
         computes epsilon. ``record`` says what one record is ("one patient"), ``notes`` are added to the certificate.
-        The table above has what is certified of a run that is cut short.
+        The table above has what is certified of a run that is cut short. Of several processes, all of which must call
+        it, the first saves.
         """
+        self.check_alike()
+        return self.ranks.from_first("saving", lambda: self._saved(folder, delta, accountant, record, notes))
+
+    def _saved(
+        self,
+        folder: str | os.PathLike[str],
+        delta: float | None,
+        accountant: str,
+        record: str | None,
+        notes: Iterable[str],
+    ) -> RunFolder:
         _refuse_watched(self.crossing.mechanism)
         plan, seed = expressed(self.plan), _seed_of(self)
         held = read_ledger(self.ledger.path)
@@ -146,7 +165,14 @@ class PrivateGradients(Gradients):
             steps_done=self.step,
             steps_lost=_not_made(plan, ledger, self.step),
             record_unit=record,
-            notes=[*self.notes, self._records.bound.describe(), *notes, *notes_of(spec, plan), *_cut(plan, self.step)],
+            notes=[
+                *self.notes,
+                self._records.bound.describe(),
+                *notes,
+                *notes_of(spec, plan),
+                *_cut(plan, self.step),
+                *note_on_processes([self.ranks.size], plan, exact=self.exact),
+            ],
             budget=budget,
         )
         run.write_certificate(made)

@@ -29,8 +29,10 @@ from adadp.app.train import (
     train,
 )
 from adadp.app.zoo.models import build_model
+from adadp.ranks import joined, together
 
 
+@together
 def start(
     config: TrainConfig,
     out: str | os.PathLike[str] | None = None,
@@ -41,10 +43,11 @@ def start(
     """Train what ``config`` describes; with ``out``, in a folder of its own."""
     check_board(config, out)
     spec = resolve(config)
-    records = prepared(spec, progress)
+    records = _in_turn(spec, progress)
     return run_on(records, fitted(spec, config, len(records.train[0])), out, watch=watch)
 
 
+@together
 def resume(
     out: str | os.PathLike[str],
     *,
@@ -52,10 +55,15 @@ def resume(
     progress: Progress | None = None,
 ) -> TrainResult:
     """Go on with the run in the folder ``out``."""
+    spec = resolve(joined().from_first("opening the folder", lambda: _configured(out)))
+    return run_on(_in_turn(spec, progress), spec, out, resume=True, watch=watch)
+
+
+def _configured(out: str | os.PathLike[str]) -> TrainConfig:
+    """The configuration of a run that can go on."""
     folder = RunFolder.open(out)
     refuse_finished(folder)
-    spec = resolve(folder.config)
-    return run_on(prepared(spec, progress), spec, out, resume=True, watch=watch)
+    return folder.config
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +78,19 @@ class Prepared:
     """The stages that are still to come: the first of them is released from the training records."""
     shape: Shape
     """The shape of a record when all stages are done."""
+
+
+def _in_turn(spec: RunSpec, progress: Progress | None) -> Prepared:
+    """What ``prepared`` returns; of several processes the first is done before the others begin, who find in the caches
+    what it has downloaded and computed.
+    """
+    ranks = joined()
+    if ranks.first:
+        found = prepared(spec, progress)
+        ranks.meet("loading data")
+        return found
+    ranks.meet("loading data")
+    return prepared(spec, progress)
 
 
 def prepared(spec: RunSpec, progress: Progress | None = None) -> Prepared:

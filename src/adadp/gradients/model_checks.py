@@ -16,7 +16,7 @@ _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParalle
 _PARAMETERS: dict[str, tuple[Callable[[Tensor], bool], str]] = {
     "is not initialised": (is_lazy, "Run the model once on a public batch, so that its lazy layers get their shapes."),
     "is split over processes (DTensor)": (
-        lambda value: hasattr(value, "device_mesh"), "Pass the plain module: several processes are not supported yet."
+        lambda value: hasattr(value, "device_mesh"), "Pass the plain module: every process needs all parameters."
     ),
     "is on the meta device and has no values": (
         lambda value: value.is_meta, "Call model.to_empty(device='cpu') and initialise it, or load its weights."
@@ -56,7 +56,7 @@ def check_model(model: nn.Module) -> None:
             raise InputError(
                 f"{name or 'The model'} is wrapped in {wrappers.pop()}.",
                 why="It would average gradients over processes or devices, before or after noise is added to them.",
-                fix="Pass the plain module (model.module); several processes are not supported yet.",
+                fix="Pass the plain module (model.module): of several processes, sums are added here (docs/scale.md).",
             )
     for name, value in model.named_parameters():
         for what, (holds, fix) in _PARAMETERS.items():

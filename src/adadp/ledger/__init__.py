@@ -19,7 +19,17 @@ What is not promised
 """
 
 from adadp.ledger.budget import BudgetRule, FixedBudget, PlannedBudget, budget_like
+from adadp.ledger.follower import LedgerCopy
 from adadp.ledger.reader import LedgerRecord, read_ledger
 from adadp.ledger.writer import Ledger
 
-__all__ = ["BudgetRule", "FixedBudget", "Ledger", "LedgerRecord", "PlannedBudget", "budget_like", "read_ledger"]
+__all__ = [
+    "BudgetRule",
+    "FixedBudget",
+    "Ledger",
+    "LedgerCopy",
+    "LedgerRecord",
+    "PlannedBudget",
+    "budget_like",
+    "read_ledger",
+]

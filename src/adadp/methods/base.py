@@ -53,6 +53,10 @@ class Query(ABC):
     multiplied by: public numbers of the step at hand, set by ``step.py`` before ``contribution``.
     """
 
+    additive: ClassVar[bool] = True
+    """Whether ``finalize`` of two sums together is what it is of each, added: several processes finalize the sum of
+    their own records. Where it is not, all of them get the sum of all."""
+
     def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size
         self.clip_factor = 1.0

@@ -19,6 +19,11 @@ g sqrt(m) <= C / 2**14. Write R for rounding to multiples of g, coordinate by co
 
 The price is a standard deviation larger by a factor of at most 1 + 2**-14.
 
+**Several processes** (``adadp.ranks``) have each a part of x: a double-precision sum of the contributions of its own
+records. The parts are added in double precision, as the parts of a batch are in one process; a coordinate is added up,
+rounded to the grid and given its noise in one process alone, and so once. What is released is what 3 says, whichever
+process a record is in, and all processes hold the same bits of it.
+
 **Not covered.** The sampler's own finite precision: N is a function of 64-bit words, right to about 2**-53 and cut off
 at 9.4 standard deviations (``adadp.randomness``). The time a release takes. What happened before: ``l2_bound`` must
 hold for the sum as it was computed, with the rounding errors of its additions.
@@ -27,7 +32,7 @@ hold for the sum as it was computed, with the rounding errors of its additions.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -36,6 +41,7 @@ from adadp import checks
 from adadp.errors import InputError
 from adadp.noise.chacha import whole_noise
 from adadp.randomness import RandomSource
+from adadp.ranks import ONE, Ranks
 
 _GRID_BITS = 14
 """Rounding to the grid may move two sums apart by 2**-14 of the l2 bound."""
@@ -85,11 +91,12 @@ class GaussianMechanism:
         source: RandomSource,
         step: int,
         purpose: str = "noise",
+        ranks: Ranks = ONE,
     ) -> dict[str, Tensor]:
         """Release the sensitive sums ``total``, to which one record contributes at most ``l2_bound`` in l2.
 
         The release must have been charged. Two releases of one step need different purposes, or a seeded source gives
-        both the same noise.
+        both the same noise. Each of several ``ranks`` has its part of the sums; all get the same release.
         """
         noise_multiplier = checks.non_negative(
             "noise_multiplier", noise_multiplier, why="It is a standard deviation over an l2 bound."
@@ -99,7 +106,8 @@ class GaussianMechanism:
         coordinates = sum(sizes)
         if noise_multiplier == 0 or coordinates == 0:
             _check_range(total, torch.finfo(torch.float64).max)
-            return {name: self._own(tensor, _kept_dtype(tensor)) for name, tensor in total.items()}
+            released = {name: self._own(tensor, _kept_dtype(tensor)) for name, tensor in total.items()}
+            return {name: ranks.summed("adding up", tensor) for name, tensor in released.items()}
         grid = grid_of(l2_bound, coordinates)
         deviation = noise_multiplier * (l2_bound / grid + math.sqrt(coordinates))
         if not deviation * _FARTHEST <= _LARGEST:
@@ -108,8 +116,11 @@ class GaussianMechanism:
                 why="The noise would leave the range in which additions are exact.",
                 fix="Pass a smaller `noise_multiplier`.",
             )
-        _check_range(total, _LARGEST * grid)
+        _check_range(total, _LARGEST * grid / ranks.size)
         noise = _Noise(coordinates, deviation, source, purpose, step)
+        if ranks.several:
+            ranks.meet(f"releasing {purpose} of step {step}")
+            return self._noisy_together(total, grid, noise, ranks)
         return {name: self._noisy(tensor, grid, noise) for name, tensor in total.items()}
 
     def _noisy(self, tensor: Tensor, grid: float, noise: _Noise) -> Tensor:
@@ -125,6 +136,31 @@ class GaussianMechanism:
             start = stop
         return released
 
+    def _noisy_together(
+        self, total: Mapping[str, Tensor], grid: float, noise: _Noise, ranks: Ranks
+    ) -> dict[str, Tensor]:
+        """R(x) + R(N) where each of ``ranks`` has a part of x: a stretch of coordinates at a time, of which every
+        process adds up an equal share, gives it noise, and sends it to all.
+        """
+        released = {name: self._own(tensor, _kept_dtype(tensor)) for name, tensor in total.items()}
+        flats = [tensor.view(-1) for tensor in released.values()]
+        device = flats[0].device
+        coordinates = sum(map(len, flats))
+        for start in range(0, coordinates, ranks.size * _BLOCK):
+            count = min(ranks.size * _BLOCK, coordinates - start)
+            share = -(-count // ranks.size)
+            mine = torch.zeros(ranks.size * share, dtype=torch.float64, device=device)
+            for piece, at in _pieces(flats, start, count):
+                mine[at : at + len(piece)] = piece
+            first = start + min(ranks.rank * share, count)
+            last = start + min((ranks.rank + 1) * share, count)
+            whole = ranks.scattered_sum(mine).mul_(1 / grid).round_()
+            whole[: last - first] += noise.between(first, last, device)
+            everything = ranks.gathered(whole.mul_(grid))
+            for piece, at in _pieces(flats, start, count):
+                piece.copy_(everything[at : at + len(piece)])
+        return released
+
     def _own(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """``tensor`` as ``dtype`` in memory that may be written to."""
         copy = not (self.overwrites and tensor.is_contiguous())
@@ -138,7 +174,7 @@ class _Noise:
     """
 
     def __init__(self, coordinates: int, deviation: float, source: RandomSource, purpose: str, step: int) -> None:
-        self._left, self._deviation, self._source, self._purpose, self._step = (
+        self._coordinates, self._deviation, self._source, self._purpose, self._step = (
             coordinates, deviation, source, purpose, step,
         )  # fmt: skip
         self._first, self._key = 0, b""
@@ -147,18 +183,37 @@ class _Noise:
     def take(self, most: int, device: torch.device) -> Tensor:
         """The noise of the next coordinates, as many as ``most`` or as the block at hand has left."""
         if not len(self._block):
-            self._block = self._drawn(min(_BLOCK, self._left), device)
+            self._block = self._drawn(self._first, min(_BLOCK, self._coordinates - self._first), device)
             self._first += len(self._block)
-            self._left -= len(self._block)
         taken, self._block = self._block[:most].to(device), self._block[most:]
         return taken
 
-    def _drawn(self, count: int, device: torch.device) -> Tensor:
+    def between(self, first: int, last: int, device: torch.device) -> Tensor:
+        """The noise of these coordinates: the same as ``take`` gives them where the source is reproducible."""
+        if device.type == "cpu" and not self._source.reproducible:
+            return self._drawn(first, last - first, device)
+        drawn = [torch.zeros(0, dtype=torch.float64, device=device)]
+        for block in range(first // _BLOCK * _BLOCK, last if first < last else 0, _BLOCK):
+            whole = self._drawn(block, min(_BLOCK, self._coordinates - block), device)
+            drawn.append(whole[max(0, first - block) : last - block])
+        return torch.cat(drawn)
+
+    def _drawn(self, first: int, count: int, device: torch.device) -> Tensor:
         if device.type == "cpu":
-            purpose = f"{self._purpose}, from {self._first}" if self._first else self._purpose
+            purpose = f"{self._purpose}, from {first}" if first else self._purpose
             return self._source.normal(count, purpose=purpose, step=self._step).mul_(self._deviation).round_()
         self._key = self._key or self._source.key(purpose=self._purpose, step=self._step)
-        return whole_noise(self._key, self._first, count, self._deviation, device)
+        return whole_noise(self._key, first, count, self._deviation, device)
+
+
+def _pieces(flats: list[Tensor], start: int, count: int) -> Iterator[tuple[Tensor, int]]:
+    """``count`` coordinates of ``flats`` in a row from ``start`` on: each piece with where it begins among these."""
+    first = 0
+    for flat in flats:
+        piece = flat[max(0, start - first) : max(0, start + count - first)]
+        if len(piece):
+            yield piece, max(0, first - start)
+        first += len(flat)
 
 
 def grid_of(l2_bound: float, coordinates: int) -> float:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from adadp.errors import InputError
 from adadp.randomness import RandomSource
-from adadp.sampling.samplers import Sampler
+from adadp.ranks import ONE, Ranks
+from adadp.sampling.samplers import PoissonSampler, Sampler
 from adadp.sampling.timetable import Timetable
 
 
@@ -20,23 +21,35 @@ class Batches:
     by ``restore``; otherwise a record could meet two batches of an epoch that was paid for once. What ``state`` then
     holds may be saved with the model: it was drawn without a look at the data, and reshuffling claims no amplification
     from keeping it secret. A Poisson or fixed-size batch is secret: it is neither remembered nor saved.
+
+    Each of several processes gets the records of a batch that are in its own part of all records. Where every record
+    has a coin, each process tosses those of its own records; other batches are drawn by the first for all.
     """
 
-    def __init__(self, draws: Sampler | Timetable, source: RandomSource) -> None:
+    def __init__(self, draws: Sampler | Timetable, source: RandomSource, ranks: Ranks = ONE) -> None:
         self.timetable = draws if isinstance(draws, Timetable) else Timetable.of(draws)
-        self.source = source
+        self.source, self.ranks = source, ranks
         self._round: tuple[int, Tensor] | None = None
 
     def batch(self, step: int, part: range | None = None) -> Tensor:
-        """The sorted indices of the batch of ``step``, with ``part`` those in it: sensitive, and possibly none."""
+        """The sorted indices of the batch of ``step`` that are in ``part``, or in the part of this process: sensitive,
+        and possibly none.
+        """
         sampler = self.timetable.at(step).sampler
         number, position = self.timetable.round_of(step)
-        if sampler.steps_per_round == 1:
+        part = self.ranks.part(sampler.records) if part is None else part
+        if isinstance(sampler, PoissonSampler):
             return sampler.draw(number, self.source, part)
+        if sampler.steps_per_round == 1:
+            return sampler.pick(self._arranged(sampler, number), position, part)
         if self._round is None or self._round[0] != number:
             self._check_entry(number, position)
-            self._round = number, sampler.arrange(number, self.source)
+            self._round = number, self._arranged(sampler, number)
         return sampler.pick(self._round[1], position, part)
+
+    def _arranged(self, sampler: Sampler, number: int) -> Tensor:
+        """Round ``number``, as the first process has drawn it."""
+        return self.ranks.from_first("drawing a batch", lambda: sampler.arrange(number, self.source))
 
     def at_hand(self, step: int) -> bool:
         """Whether the batch of ``step`` can be drawn without entering another round."""

@@ -70,6 +70,12 @@ class Sampler(ABC):
     def usual_size(self) -> int:
         """How many records a batch usually has at most, a public number: one standard deviation above the expected."""
 
+    @final
+    def usual_share(self, parts: int) -> int:
+        """The same for the records of a batch that are in one of ``parts`` equal parts of all records."""
+        probability = self.usual_size / self.records
+        return self.usual_size if parts == 1 else usual(-(-self.records // parts), probability)
+
     @property
     def steps_per_round(self) -> int:
         """How many consecutive steps share one draw and one charge."""

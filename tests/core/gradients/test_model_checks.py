@@ -41,7 +41,7 @@ Sharded.__name__ = "FullyShardedDataParallel"
     [
         (nn.DataParallel(network()), r"The model is wrapped in DataParallel.*model\.module"),
         (nn.Sequential(nn.DataParallel(network())), r"0 is wrapped in DataParallel"),
-        (Sharded(), "wrapped in FullyShardedDataParallel.*several processes"),
+        (Sharded(), "wrapped in FullyShardedDataParallel.*sums are added here"),
         (nn.Sequential(nn.LazyLinear(2)), r"0\.weight is not initialised.*Run the model once"),
         (network().to("meta"), r"0\.weight is on the meta device.*to_empty"),
         (nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 2, device="meta")), r"1\.weight is on the meta device"),

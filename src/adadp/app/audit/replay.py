@@ -2,7 +2,8 @@
 
 The second run is fed what the first one released, so that both have the same parameters and clip bounds at every step
 and any difference between their sums comes from the one record. The guarantee rests on that difference never being
-longer than the l2 bound the noise was scaled to; here it is measured. Sensitive: for tests on public data only.
+longer than the l2 bound the noise was scaled to; here it is measured, of several processes on the sum of theirs.
+Sensitive: for tests on public data only.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Recorder(GaussianMechanism):
 
     def release(self, total: Mapping[str, Tensor], **claimed: Any) -> dict[str, Tensor]:
         released = self._inner.release(total, **claimed)
-        del claimed["source"]
+        del claimed["source"], claimed["ranks"]
         self.releases.append(Release({name: value.clone() for name, value in released.items()}, **claimed))
         return released
 
@@ -76,6 +77,7 @@ class _Replay(Recorder):
 
     def release(self, total: Mapping[str, Tensor], **claimed: Any) -> dict[str, Tensor]:
         kept = {name: value.detach().to("cpu", torch.float64, copy=True) for name, value in total.items()}
+        kept = {name: claimed["ranks"].summed("replaying", value) for name, value in kept.items()}
         self.totals.append(kept)
         released = super().release(total, **claimed)
         if self._script is None:

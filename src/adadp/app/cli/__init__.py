@@ -20,6 +20,7 @@ from adadp.app.cli.predict import evaluate, predict
 from adadp.app.cli.report import report
 from adadp.app.cli.train import train, verify
 from adadp.app.cli.tune import tune
+from adadp.app.launch import speaks
 from adadp.errors import AdaDPError
 from adadp.registry import Registry
 
@@ -37,6 +38,8 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except AdaDPError as error:
+            if error.told and not speaks():
+                ctx.exit(_BadInput.exit_code)
             command = self.get_command(ctx, ctx.invoked_subcommand or "") or self
             raise _BadInput("\n  ".join(error.parts(spelling(command, ctx)))) from error
 

@@ -16,7 +16,11 @@ from adadp.app.settings import Setting, flag_of, settings_of
 _Command = TypeVar("_Command", bound=click.Command)
 
 _OTHER = "Other"
-_GROUPS = dict.fromkeys(("--out", "--resume", "--config"), GROUPS[0]) | dict.fromkeys(("--json", "--help"), _OTHER)
+_GROUPS = (
+    dict.fromkeys(("--out", "--resume", "--config"), GROUPS[0])
+    | dict.fromkeys(("--json", "--help"), _OTHER)
+    | {"--nproc": GROUPS[-1]}
+)
 """Where options that are no settings are shown."""
 _FILE_KEYS = "adadp.file_keys"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import click
 
 from adadp.app.cli.options import RunCommand, config_of, given_options, section
 from adadp.app.cli.progress import feature_bar, training_bar
+from adadp.app.launch import is_one_of_several, launch, processes, speaks
 from adadp.app.settings import flag_of
 from adadp.errors import InputError, Interrupted
 
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the model, certificate, ledger, metrics.")
 @click.option("--resume", type=click.Path(file_okay=False), help="Resume the run in this folder.")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
+@click.option("--nproc", type=click.IntRange(1), help="Train in so many processes on this machine.  [default: 1]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-def train(out: str | None, config_file: str | None, resume: str | None, as_json: bool, **flags: Any) -> None:
+def train(
+    out: str | None, config_file: str | None, resume: str | None, nproc: int | None, as_json: bool, **flags: Any
+) -> None:
     """Train a model privately, and certify it.
 
     \b
@@ -38,28 +43,38 @@ def train(out: str | None, config_file: str | None, resume: str | None, as_json:
     adadp train --data mnist --features pca:dim=60,noise_multiplier=7 --model mnist-mlp --epsilon 2 --delta 1e-5 --json
     adadp train --data table:people.csv --schema people.toml --epsilon 1 --delta 1e-6 --out runs/people
     adadp train --resume runs/mnist
+    adadp train --data mnist --epsilon 2 --out runs/mnist --nproc 4
+    torchrun --nproc-per-node 4 -m adadp train --data mnist --epsilon 2 --out runs/mnist
     """
+    given = given_options(flags)
+    if resume is not None:
+        _only_resume(given, out, config_file)
+    else:
+        _require_out(config_of(given, config_file), out)
+    if nproc is not None and nproc > 1 and not is_one_of_several():
+        sys.exit(launch(nproc, sys.argv[1:]))
     from adadp.app import start
 
-    given = given_options(flags)
+    quiet = as_json or not speaks()
+    features = feature_bar() if speaks() else nullcontext()
     try:
-        with training_bar(quiet=as_json) as watch, feature_bar() as progress:
+        with training_bar(quiet=quiet) as watch, features as progress, processes():
             if resume is not None:
-                _only_resume(given, out, config_file)
                 result = start.resume(resume, watch=watch, progress=progress)
             else:
-                config = config_of(given, config_file)
-                _require_out(config, out)
-                result = start.start(config, out, watch=watch, progress=progress)
+                result = start.start(config_of(given, config_file), out, watch=watch, progress=progress)
     except Interrupted as stopped:
-        click.echo(f"{stopped.what} {stopped.fix}".strip(), err=True)
+        if speaks():
+            click.echo(f"{stopped.what} {stopped.fix}".strip(), err=True)
         sys.exit(130)
     except KeyboardInterrupt:
         place = resume or out
         again = f" If the run had begun, go on with: adadp train --resume {place}" if place else ""
-        click.echo(f"Interrupted at once, before the step at hand was finished.{again}", err=True)
+        if speaks():
+            click.echo(f"Interrupted at once, before the step at hand was finished.{again}", err=True)
         sys.exit(130)
-    _show(result, as_json)
+    if speaks():
+        _show(result, as_json)
 
 
 @section("Trust")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from adadp.app.cli.options import RunCommand, config_of, executor_option, given_executor, given_options, section
+from adadp.app.launch import refuse_several
 from adadp.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def tune(*, by: str, resume: str | None, executor: str | None, as_json: bool, **
     """
     from adadp.app import selection
 
+    refuse_several("tune")
     own = {name: flags.pop(name) for name in _OWN}
     given = given_options(flags)
     if resume is not None:

@@ -27,6 +27,7 @@ from adadp.app.selection.settings import checked
 from adadp.app.train import refuse_finished
 from adadp.app.train.search_spec import PARTS, REPEAT, Search
 from adadp.errors import InputError
+from adadp.ranks import joined
 
 DEFAULT_LAW = PoissonRepetitions(10.0)
 
@@ -117,6 +118,7 @@ def tune(
     Everything but the chosen run is secret, and gone when this returns; until then the folder must not be shown. It is
     then the folder of a finished run, for ``load_model`` and ``verify_run``.
     """
+    _refuse_several()
     settings = checked(settings)
     check_base(base)
     records = options.pop("records", None) or public_records(base)
@@ -126,6 +128,15 @@ def tune(
     return _ended(begin(search, Material(search), os.fspath(out), checks_passed, executor))
 
 
+def _refuse_several() -> None:
+    if joined().several:
+        raise InputError(
+            "A search was started in several processes.",
+            why="Each of them would search by itself.",
+            fix="Call it before torch.distributed is initialised, or in a program of one process.",
+        )
+
+
 def resume(
     out: str | os.PathLike[str],
     *,
@@ -133,6 +144,7 @@ def resume(
     executor: Executor | None = None,
 ) -> SearchResult:
     """Resume the search in the folder ``out``; ``checks_passed`` and ``executor`` as for ``tune``."""
+    _refuse_several()
     place = Path(out).absolute()
     if was_replaced(place):
         put_in_place(place)

@@ -20,7 +20,7 @@ checkpoint, nothing released since) goes on where it is. A clean checkpoint is m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -100,6 +100,7 @@ def save(
     clean: bool,
     elapsed: float,
     lost: int,
+    processes: Sequence[int] = (1,),
     looks: Looks | None = None,
     average: WeightAverage | None = None,
     scheduled: Scheduled | None = None,
@@ -119,6 +120,7 @@ def save(
         "elapsed": elapsed,
         "lost": lost,
         "clean": clean,
+        "processes": list(processes),
     }
     if scheduled is not None:
         text["scheduler"] = scheduled.state()

@@ -8,6 +8,8 @@ against them; the values follow when the run has begun.
     its charge is in the ledger, and the stage is not  seeded: released again, bit for bit, without a charge;
     saved (the process was killed in between)          secure: ``RunError``, for new noise would be paid by nobody
     neither                                            charged and released
+
+Each of several processes adds its own records to what is released, and makes the features of these alone.
 """
 
 from __future__ import annotations
@@ -42,9 +44,11 @@ class Preparation:
 
     def run(self, private: PrivateGradients, folder: RunFolder | None) -> None:
         """Release what is not released yet, and fill in the features."""
-        if folder is not None:
-            self.learned = folder.load_features()
+        known = private.ranks.from_first("loading features", lambda: {} if folder is None else folder.load_features())
+        self.learned = known
         train, test = self._raw
+        own = private.ranks.part(len(train))
+        train = train[own.start : own.stop]
         charges = list(private.plan.charges_before())
         spent = Counter(private.ledger.charges)
         number = 0
@@ -64,7 +68,7 @@ class Preparation:
                 module = stage_module(stage, before, {})
             train = computed(module, train, after, alone=private.exact)
             test = None if test is None else computed(module, test, after, alone=private.exact)
-        self.train.copy_(train)
+        self.train[own.start : own.stop].copy_(train)
         if self.test is not None and test is not None:
             self.test.copy_(test)
         self._raw = (self.train, self.test)

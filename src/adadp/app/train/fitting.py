@@ -41,6 +41,7 @@ from adadp.clipping import ClipRule, Flat
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 from adadp.methods import Method
+from adadp.ranks import together
 from adadp.records import Data, in_memory
 from adadp.schedules import Schedule
 
@@ -57,6 +58,7 @@ _COMMAND_LINE_ONLY = {
 }
 
 
+@together
 def fit(
     model: nn.Module,
     data: Data,

@@ -12,6 +12,7 @@ noise_schedule = validation:...             not known ahead: the plan is its mos
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -124,6 +125,19 @@ def _noise_for(stage: ReleasedStage, config: TrainConfig | SimpleNamespace) -> f
         accountant=accountant(config.accountant),
     )
     return float(f"{found.value * 1.0005:.4g}")
+
+
+def note_on_processes(processes: Sequence[int], plan: Plan, *, exact: bool) -> list[str]:
+    """What a certificate says of a run in several processes; ``processes`` are their numbers, one after another."""
+    if max(processes) == 1:
+        return []
+    note = f"The run was computed by {', then '.join(map(str, processes))} processes."
+    if not exact and plan.neighbours is Neighbours.ADD_REMOVE:
+        note += (
+            " One record more or less moves others from one process to the next, so the limit of three times in the "
+            "caveat on rounding does not hold; the allowance for ordinary gradients does."
+        )
+    return [note]
 
 
 def notes_of(spec: RunSpec, plan: Plan) -> list[str]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,14 +18,14 @@ from adadp.app.optimizers.building import check_noise, tell_noise
 from adadp.app.optimizers.scheduling import Scheduled
 from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
-from adadp.app.runs import Evaluated, RunFolder, coarse_seconds
+from adadp.app.runs import Checkpoint, Evaluated, RunFolder, coarse_seconds
 from adadp.app.spec import RunSpec
 from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import checkpoints
 from adadp.app.train.averaging import WeightAverage
 from adadp.app.train.checkpoints import Paid
 from adadp.app.train.evaluation import Confusion, Evaluation, LabelledRecords, share_right
-from adadp.app.train.planning import notes_of
+from adadp.app.train.planning import note_on_processes, notes_of
 from adadp.app.train.rehearsal import refuse_broken, rehearse
 from adadp.app.train.result import Status, TrainResult
 from adadp.app.train.stopping import stop_requests
@@ -78,6 +79,9 @@ class Run:
         self.every = config.checkpoint_every or max(1, self.plan.steps // 10)
         self._before, self._started = 0.0, time.perf_counter()
         self._clean, self._whole = False, True
+        self.ranks = private.ranks
+        self.processes = [self.ranks.size]
+        """How many processes computed the run, one number after another where it was resumed with others."""
 
     @property
     def plan(self) -> Plan:
@@ -96,8 +100,7 @@ class Run:
     def resume(self) -> None:
         """Take up the last checkpoint; see ``checkpoints`` for what happens to the steps after it."""
         folder, private = self.folder, self.private
-        assert folder is not None
-        found = checkpoints.load(folder, private.ledger)
+        found = self.ranks.from_first("loading the checkpoint", self._checkpoint_found)
         if found is None:
             self.begin()
             return
@@ -110,7 +113,10 @@ class Run:
             private.plan = self.plan.with_noise(parse_schedule(found.state["noise"]))
         paid = Paid(self.plan, private.ledger.charges, found.step, others)
         checkpoints.restore(found, private, self.optimizer, self.average, self.scheduled)
-        folder.rewind_metrics(found.step)
+        if folder is not None:
+            folder.rewind_metrics(found.step)
+        earlier = found.state.get("processes", [1])
+        self.processes = [*earlier, *(self.processes if earlier[-1] != self.ranks.size else [])]
         self._before, self.lost, self._clean = (found.state[name] for name in ("elapsed", "lost", "clean"))
         if private.source.reproducible:
             self.paid = paid
@@ -122,6 +128,10 @@ class Run:
             if looks is not None and next_step < self.plan.steps:
                 looks.skip_to(private)
 
+    def _checkpoint_found(self) -> Checkpoint | None:
+        assert self.folder is not None
+        return checkpoints.load(self.folder, self.private.ledger)
+
     def loop(self) -> None:
         """Go on to the end of the plan, or until somebody asks to stop (``Interrupted``)."""
         self._started = time.perf_counter()
@@ -130,7 +140,8 @@ class Run:
             if self._clean and private.step < steps:
                 self.checkpoint(clean=False)
             spent = not self.look()  # one that failed is made up for
-            while private.step < steps and not stop.is_set() and not spent:
+            stopping = self.ranks.any("asking for stops", stop.is_set())
+            while private.step < steps and not stopping and not spent:
                 try:
                     spent = not self.step()
                     if spent:
@@ -142,12 +153,13 @@ class Run:
                 except Exception:
                     if self._whole:  # nothing came out that is not in the model: worth keeping
                         with suppress(AdaDPError):
-                            self.checkpoint(clean=True)
+                            self._save(clean=True)  # without asking the other processes, which may have ended
                     raise
                 if private.step % self.every == 0 and private.step < steps:
                     self.checkpoint(clean=False)
+                stopping = self.ranks.any("asking for stops", stop.is_set())
             self.checkpoint(clean=True)
-            if stop.is_set() and private.step < steps and not spent:
+            if stopping and private.step < steps and not spent:
                 raise self.stopped()
 
     def step(self) -> bool:
@@ -203,6 +215,8 @@ class Run:
     def tell(self) -> None:
         """What is logged and shown after a step."""
         private, plan = self.private, self.plan
+        if not self.ranks.first:
+            return
         if plan.ends_epoch(private.step):
             self.log()
         if self.watch is not None:
@@ -262,7 +276,11 @@ class Run:
         return self.spec.accountant.epsilon(self.private.ledger.event(), self.config.delta).epsilon
 
     def checkpoint(self, *, clean: bool) -> None:
-        """Save everything; without a folder nothing."""
+        """Save everything; without a folder nothing. It is that of all processes, which must have the same then."""
+        self.private.check_alike()
+        self.ranks.from_first("saving a checkpoint", lambda: self._save(clean=clean))
+
+    def _save(self, *, clean: bool) -> None:
         if self.folder is not None:
             checkpoints.save(
                 self.folder,
@@ -271,6 +289,7 @@ class Run:
                 clean=clean,
                 elapsed=self.elapsed,
                 lost=self.lost,
+                processes=self.processes,
                 looks=self.looks,
                 average=self.average,
                 scheduled=self.scheduled,
@@ -291,7 +310,33 @@ class Run:
             notes = [*notes, self.average.note]
         if self.scheduled is not None:
             notes = [*notes, self.scheduled.note]
-        notes = [*notes, *notes_of(self.spec, self.plan)]
+        about = note_on_processes(self.processes, self.plan, exact=self.private.exact)
+        notes = [*notes, *about, *notes_of(self.spec, self.plan)]
+        certificate, confusion, out, self.accuracy, self.evaluation = self.ranks.from_first(
+            "certifying", lambda: self._certified(seconds, record_unit, notes, learned, encoder)
+        )
+        self.model.eval()
+        return TrainResult(
+            self.model,
+            self.model,
+            certificate,
+            self.accuracy,
+            seconds,
+            self.plan,
+            out,
+            confusion,
+            evaluation=self.evaluation,
+        )
+
+    def _certified(
+        self,
+        seconds: int,
+        record_unit: str | None,
+        notes: Iterable[str],
+        learned: Mapping[str, Tensor] | None,
+        encoder: Mapping[str, Any] | None,
+    ) -> tuple[dict[str, Any], Confusion | None, Path | None, float | None, Evaluated | None]:
+        """The last measurements and the certificate, when the folder of the run is complete."""
         found, confusion = self.looked()
         folder = self.folder
         if folder is not None and not any("final" in record for record in folder.metrics()):
@@ -322,19 +367,7 @@ class Run:
             folder.save_model(tensors, model_metadata(certificate))
             folder.checkpoint_path.unlink(missing_ok=True)
             write_report(folder)  # last: the run has finished, whatever becomes of its page
-        self.model.eval()
-        out = None if folder is None else folder.path
-        return TrainResult(
-            self.model,
-            self.model,
-            certificate,
-            self.accuracy,
-            seconds,
-            self.plan,
-            out,
-            confusion,
-            evaluation=self.evaluation,
-        )
+        return certificate, confusion, None if folder is None else folder.path, self.accuracy, self.evaluation
 
     def looked(self) -> tuple[dict[str, Any], Confusion | None]:
         """One look at the test data: what is logged of it, and the confusion matrix if there is one."""

@@ -46,6 +46,7 @@ from adadp.gradients.model_checks import plain_model
 from adadp.input_bound import InputBound
 from adadp.ledger import BudgetRule, Ledger, read_ledger
 from adadp.randomness import source_of
+from adadp.ranks import Ranks, code_digest, joined, together
 from adadp.records import Data, Records, Stored, in_memory
 from adadp.sampling import sampler
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
@@ -54,6 +55,7 @@ _AT_ONCE = 1 << 20
 """Labels on disk that are looked at at once."""
 
 
+@together
 def train(
     model: nn.Module,
     data: Data,
@@ -89,16 +91,18 @@ def train(
     ``encoder`` says, as JSON, how files become records; it is kept with the run. ``validation`` is public data for the
     looks of a validation schedule, where the configuration does not keep records of ``data`` aside for them.
     ``example`` are public records that the model is looked over with in place of probe records.
+
+    Of several processes (``adadp.ranks``) the first has the folder, measures and shows; all return the same result.
     """
-    config = spec.config
+    config, ranks = spec.config, _processes(spec.config, resume)
     check_board(config, out)
-    folder = _to_resume(out, config, encoder) if resume else None
+    folder = _to_resume(out, config, encoder) if resume and ranks.first else None
     device = _device(config.device)
     passed, model = model, plain_model(model).to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
     chosen = find_loss(loss)
     whole = _Whole.of(spec, input_shape, data, device)
-    held = _held_out(data, config, folder)
+    held = _held_out(data, config, folder, ranks)
     if held is not None:
         data, validation = held.train, (held.validation[0], held.validation[-1])
     decay = _decay_of(spec, validation)
@@ -158,12 +162,22 @@ def train(
         if preparation is not None:
             with stop_requests() as stop:  # a release that is paid is saved before the run stops
                 preparation.run(private, place.folder)
-            if stop.is_set():
+            if ranks.any("asking for stops", stop.is_set()):
                 raise run.stopped()
         run.loop()
         learned = None if preparation is None else preparation.learned
         result = run.finish(record_unit, notes, learned, encoder)
         return replace(result, model=whole(result.network))
+
+
+def _processes(config: TrainConfig, resume: bool) -> Ranks:
+    """The processes of the run, which must all begin it, or resume it, with the same configuration."""
+    ranks = joined()
+    if ranks.several:
+        ranks.check_same(
+            {"version of AdaDP or of torch": code_digest(), "configuration": f"{config.digest()} {resume}"}
+        )
+    return ranks
 
 
 def refuse_finished(folder: RunFolder) -> None:
@@ -271,7 +285,7 @@ def _labels_by_part(records: Records) -> Iterator[Any]:
         yield labels.rows(torch.arange(start, min(start + _AT_ONCE, len(labels))))
 
 
-def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None) -> HeldOut | None:
+def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None, ranks: Ranks) -> HeldOut | None:
     """The records that are kept aside, the same ones as before where the run goes on."""
     if config.validation is None:
         return None
@@ -282,7 +296,8 @@ def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None) -> Held
     parts = (
         data if isinstance(data, tuple) and any(isinstance(part, Stored) for part in data) else tensors_of_data(data)
     )
-    return hold_out(parts, config, relation, source, before)
+    ranks.check_same({"number of records": str(len(parts[0]))})
+    return hold_out(parts, config, relation, source, before, ranks=ranks)
 
 
 def _decay_of(spec: RunSpec, validation: tuple[Tensor, Tensor] | None) -> ValidationDecay | None:

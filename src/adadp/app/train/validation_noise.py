@@ -31,6 +31,7 @@ from adadp.app.train.evaluation import Evaluate
 from adadp.errors import InputError
 from adadp.events import Event, GaussianRelease, Neighbours
 from adadp.randomness import RandomSource
+from adadp.ranks import ONE, Ranks
 from adadp.records import Stored
 from adadp.step import PrivateGradients
 
@@ -58,8 +59,12 @@ def hold_out(
     neighbours: Neighbours,
     source: RandomSource,
     before: Tensor | None = None,
+    *,
+    ranks: Ranks = ONE,
 ) -> HeldOut:
-    """Keep ``config.validation`` records aside; ``before`` says which, for a run that goes on."""
+    """Keep ``config.validation`` records aside; ``before`` says which, for a run that goes on. Of several processes the
+    first says it for all.
+    """
     size, total = config.validation, len(data[0])
     assert size is not None
     public = config.records or total
@@ -68,13 +73,16 @@ def hold_out(
             f"{size} validation records are to be kept aside, and there are {public}.",
             fix="Keep fewer aside: the others are trained on.",
         )
-    if before is not None:
-        held = before.bool()
-    else:
-        declared = bool(config.validation_public)
-        held = set_aside(
+    declared = bool(config.validation_public)
+
+    def drawn() -> Tensor:
+        if before is not None:
+            return before.bool()
+        return set_aside(
             total, size, of=public, public=declared, neighbours=neighbours, source=source, purpose=_PURPOSE
         )
+
+    held = ranks.from_first("keeping records aside", drawn)
     aside = held.nonzero().squeeze(1)
     train = tuple(Without(part, aside) if isinstance(part, Stored) else part[~held] for part in data)
     looked_at = tuple(part.rows(aside) if isinstance(part, Stored) else part[aside] for part in data)
@@ -142,11 +150,12 @@ class Looks:
         private.plan = private.plan.realised(self.sigmas)
 
     def _look(self, private: PrivateGradients, paid: Callable[[Event | None], bool]) -> float:
-        share = self._measure(private.model)
+        share = private.ranks.from_first("looking", lambda: self._measure(private.model))
         charge = self.charge(private)
         if charge is None:
             return share
-        right = {_COUNT: torch.tensor(float(round(share * self._true_size)), dtype=torch.float64)}
+        count = float(round(share * self._true_size)) if private.ranks.first else 0.0  # all looked at the same records
+        right = {_COUNT: torch.tensor(count, dtype=torch.float64)}
         # ======================== trust line: above sensitive, below public ========================
         permit = private.crossing.pay(charge, charge, paid=paid(charge) and private.source.reproducible)
         released = permit.gaussian(right, 1.0, step=len(self.values), purpose=_PURPOSE)

@@ -25,6 +25,7 @@ from adadp.app.cli.options import (
     section,
 )
 from adadp.app.cli.progress import feature_bar
+from adadp.app.launch import refuse_several
 from adadp.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def compare(
     """
     from adadp.lab import compare as comparing
 
+    refuse_several("compare")
     if out is None:
         raise InputError("A comparison needs a folder.", fix="Pass --out.")
     if workers is not None and executor is not None:

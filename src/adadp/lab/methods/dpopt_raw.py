@@ -37,6 +37,8 @@ class ShapedBoxes(BoxQuery):
     ==========================================  ======================================================================
     """
 
+    additive = False  # what it keeps of the raw sums is of all records
+
     def __init__(self, name: str, settings: Shaping, engine: GradientEngine, rule: ClipRule, batch_size: int) -> None:
         super().__init__(name, engine, rule, batch_size)
         self._settings = settings

@@ -111,6 +111,8 @@ class PublishedQuery(BoxQuery):
     ==========================================  ======================================================================
     """
 
+    additive = False  # what it keeps of the raw sums is of all records
+
     def __init__(self, settings: AdadpPublished, engine: GradientEngine, rule: ClipRule, batch_size: int) -> None:
         super().__init__(settings.name, engine, rule, batch_size)
         self._settings = settings
