@@ -1,6 +1,6 @@
 """Time and memory of one training step of plain PyTorch, of Opacus and of AdaDP, in one run.
 
-    python benchmarks/step.py [--rounds N] [--models NAME ...] [--quick]
+    python benchmarks/step.py [--rounds N] [--threads N ...] [--models NAME ...] [--quick]
 
 Every side has a process of its own. The sides of a network take turns, one at a time, round after round, at one and at
 two threads, and the median CPU time of a step counts. A private step is the whole of it: the batch gathered, forward
@@ -69,6 +69,30 @@ class Measured:
     """Side to megabytes."""
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Side to part of the step to milliseconds, at one thread."""
+    known: dict[str, Any] = field(default_factory=dict)
+    """When, where and with what it was measured."""
+
+    @classmethod
+    def read(cls, case: Case, found: dict[str, Any]) -> Measured:
+        """What ``as_json`` has written."""
+        timed = {(each["side"], each["threads"]): Timed(each["cpu_ms"], each["wall_ms"]) for each in found["sides"]}
+        return cls(case, timed, found["failures"], found["peak_mb"], found["parts_cpu_ms"], found["known"])
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.case.name,
+            "text": self.case.text,
+            "batch_size": self.case.batch_size,
+            "records": self.case.records,
+            "sides": [
+                {"side": side, "threads": count, "cpu_ms": timed.cpu, "wall_ms": timed.wall}
+                for (side, count), timed in self.timed.items()
+            ],
+            "failures": self.failures,
+            "peak_mb": self.memory,
+            "parts_cpu_ms": self.parts,
+            "known": self.known,
+        }
 
     def times(self, side: str, threads: int) -> tuple[float, float] | None:
         found = self.timed.get((side, threads))
@@ -84,8 +108,8 @@ class Measured:
         return min(ran, key=lambda side: self.timed[side, threads].medians()[0], default=None)
 
 
-def measure(case: Case, rounds: int, *, quick: bool) -> Measured:
-    measured = Measured(case)
+def measure(case: Case, rounds: int, counts: list[int], *, quick: bool) -> Measured:
+    measured = Measured(case, known=facts(("torch", "opacus", "transformers")) | {"rounds": rounds})
     with ExitStack() as stack:
         workers = {side: Worker(case.name, side) for side in case.sides}
         for side, worker in list(workers.items()):
@@ -94,7 +118,7 @@ def measure(case: Case, rounds: int, *, quick: bool) -> Measured:
                 measured.failures[side] = worker.failure
                 del workers[side]
         for _ in range(rounds + 1):
-            for threads in THREADS[:1] if quick else THREADS:
+            for threads in counts:
                 for side, worker in workers.items():
                     measured.timed.setdefault((side, threads), Timed()).take_turn(worker, threads)
         if not quick:
@@ -226,12 +250,18 @@ def parts_header(measured: Measured) -> tuple[str, ...]:
     return ("part", *measured.parts)
 
 
-def markdown(all_measured: list[Measured], known: dict[str, Any]) -> list[str]:
+def markdown(all_measured: list[Measured]) -> list[str]:
     lines = [
         "Written by `benchmarks/step.py`; do not edit. Run it again with `make benchmark`, on a machine that has",
         "nothing else to do.",
         "",
-        f"{known['date']}, {known['cpu']}, median of {known['rounds']} rounds. {versions_text(known)}.",
+        *sorted(
+            {
+                f"{each.known['date']}, {each.known['cpu']}, median of {each.known['rounds']} rounds. "
+                f"{versions_text(each.known)}."
+                for each in all_measured
+            }
+        ),
         "",
         "The sides of a network took turns, each in a process of its own. CPU time counts; at two threads it includes",
         "what a thread spends waiting for the other in a loop, so the wall time stands beside it. Every private side",
@@ -276,27 +306,6 @@ def markdown(all_measured: list[Measured], known: dict[str, Any]) -> list[str]:
     return lines
 
 
-def record(all_measured: list[Measured], known: dict[str, Any]) -> dict[str, Any]:
-    return known | {
-        "models": [
-            {
-                "name": measured.case.name,
-                "text": measured.case.text,
-                "batch_size": measured.case.batch_size,
-                "records": measured.case.records,
-                "sides": [
-                    {"side": side, "threads": count, "cpu_ms": timed.cpu, "wall_ms": timed.wall}
-                    for (side, count), timed in measured.timed.items()
-                ],
-                "failures": measured.failures,
-                "peak_mb": measured.memory,
-                "parts_cpu_ms": measured.parts,
-            }
-            for measured in all_measured
-        ]
-    }
-
-
 def show(console: Console, measured: Measured) -> None:
     shown = Table(*HEADER, title=f"{measured.case.name}: {measured.case.text}", title_justify="left")
     for row in rows(measured):
@@ -312,7 +321,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     cases = {case.name: case for case in CASES}
     parser.add_argument("--rounds", type=int, default=7, help="turns of every side (default 7)")
-    parser.add_argument("--models", nargs="+", choices=cases, default=list(cases), help="only these; writes no file")
+    parser.add_argument("--threads", type=int, nargs="+", default=list(THREADS), help="numbers of threads (1 2)")
+    parser.add_argument(
+        "--models", nargs="+", choices=cases, default=list(cases), help="only these; others are kept as they were"
+    )
     parser.add_argument("--quick", action="store_true", help="one thread, two rounds, no memory; writes no file")
     options = parser.parse_args()
     if options.rounds < 1:
@@ -321,20 +333,23 @@ def main() -> None:
     if OPACUS is None:
         console.print("opacus is not installed and left out: install the extra [benchmark].")
     rounds = min(2, options.rounds) if options.quick else options.rounds
-    found = []
+    counts = [1] if options.quick else options.threads
+    results = RESULTS / "step.json"
+    kept = json.loads(results.read_text(encoding="utf-8"))["models"] if results.exists() else []
+    found = {each["name"]: Measured.read(cases[each["name"]], each) for each in kept if "known" in each}
     for case in (cases[name] for name in options.models):
         console.print(f"{case.name}: {rounds} rounds", style="dim")
-        measured = measure(case, rounds, quick=options.quick)
+        measured = measure(case, rounds, counts, quick=options.quick)
         show(console, measured)
-        found.append(measured)
-    if options.quick or len(found) < len(CASES):
-        console.print("Not the whole benchmark: no file was written.")
+        found[case.name] = measured
+        if not options.quick:
+            RESULTS.mkdir(parents=True, exist_ok=True)
+            written = {"models": [found[name].as_json() for name in cases if name in found]}
+            results.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    if options.quick:
+        console.print("Quick: no file was written.")
         return
-    known = facts(("torch", "opacus")) | {"threads": list(THREADS), "rounds": rounds}
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    results = RESULTS / "step.json"
-    results.write_text(json.dumps(record(found, known), indent=1) + "\n", encoding="utf-8")
-    write_section("Training step", markdown(found, known))
+    write_section("Training step", markdown([found[name] for name in cases if name in found]))
     console.print(f"Written: {results.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}.")
 
 

@@ -162,7 +162,7 @@ def core() -> list[Path]:
 
 def test_the_core_can_be_read_in_a_day():
     lines = sum(1 for path in core() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
-    assert lines <= 9_500, f"The core has {lines} lines that are not blank."
+    assert lines <= 10_000, f"The core has {lines} lines that are not blank."
 
 
 def test_every_room_of_the_core_is_in_the_table():

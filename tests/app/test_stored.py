@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import adadp
+from adadp.app.losses import cross_entropy
 from adadp.app.samplers import ReshuffledSampler
 from adadp.app.sources import read
 from adadp.app.stored import Arrays, Without, of_batches, opened
@@ -205,6 +207,19 @@ def test_no_batch_is_drawn_for_a_step_behind_the_last(monkeypatch):
     assert steps == list(range(SETTINGS["steps"]))
 
 
+def test_a_batch_drawn_ahead_is_not_used_for_another_step(tmp_path, monkeypatch):
+    steps = []
+    original = Batches.batch
+    monkeypatch.setattr(Batches, "batch", lambda self, step: steps.append(step) or original(self, step))
+    plan = adadp.Plan.of_noise(noise=1.0, steps=9, records=600, batch_size=50, clip_norm=1.0)
+    data = (Watched(FEATURES), LABELS)
+    with adadp.PrivateGradients(linear(), data, cross_entropy, plan, tmp_path / "ledger", seed=3) as private:
+        private.release()
+        private.step = 5
+        private.release()
+    assert steps == [0, 1, 5, 6]
+
+
 def test_a_secure_epoch_is_not_entered_early():
     run = Batches(ReshuffledSampler(40, 10), SecureSource())
     assert not run.at_hand(0)
@@ -266,6 +281,20 @@ def test_they_are_found_by_a_sample_of_digests(monkeypatch):
     refuse_training_records(twins, (torch.randint(0, 3, (300, 3), generator=GENERATOR).float(), LABELS[:300]))
     with pytest.raises(InputError, match="training records"):
         refuse_training_records(data, (FEATURES[:300], LABELS[:300]))
+
+
+def test_digests_that_are_kept_do_not_grow_with_the_data(monkeypatch):
+    sizes = []
+
+    class Watching(Counter):
+        def update(self, *found):
+            sizes.append(len(self))
+            super().update(*found)
+
+    monkeypatch.setattr("adadp.app.train.evaluation._KEPT", 64)
+    monkeypatch.setattr("adadp.app.train.evaluation.Counter", Watching)
+    refuse_training_records((torch.randn(9000, 3), torch.zeros(9000)), (FEATURES, LABELS))
+    assert 30 < max(sizes) <= 64
 
 
 def test_labels_that_are_no_classes_are_refused_before_anything_is_spent(arrays, tmp_path):
