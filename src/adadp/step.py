@@ -211,7 +211,8 @@ class PrivateGradients:
 
     @together
     def release(self, *, paid: bool = False) -> dict[str, Tensor]:
-        """Release the gradient of the next batch, into ``.grad`` and as a dict by parameter name, which may share memory.
+        """Release the gradient of the next batch, into ``.grad`` and as a dict by parameter name; the two may share
+        memory.
 
         ``paid`` says that nobody has to be charged: an earlier process has charged this very step, which is repeated
         with the same random numbers, or an audit repeats a run on public data. Only a seeded run may say so.

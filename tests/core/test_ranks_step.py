@@ -103,6 +103,19 @@ def test_each_coordinate_has_the_noise_it_has_in_one_process(size, block, reques
     assert all(each == cases.flat(one.values()).tolist() for each in found)
 
 
+def beyond_the_range(rank: int, folder: str) -> list[float]:
+    """Sums that are in the range by themselves, and not exact together."""
+    total = {"a": torch.full((8,), 0.9 * 2.0**52 * gaussian.grid_of(1.0, 8), dtype=torch.float64)}
+    given = {"l2_bound": 1.0, "noise_multiplier": 2.0, "source": SeededSource(3), "step": 1, "ranks": joined()}
+    with joined().guarded():
+        return gaussian.GaussianMechanism().release(total, **given)["a"].tolist()
+
+
+def test_sums_beyond_the_range_of_all_are_refused(four, tmp_path):
+    for kind, text in four.failures(beyond_the_range, str(tmp_path)):
+        assert (kind, "far beyond its bound" in text) == ("InputError", True)
+
+
 def secure_noise(rank: int, folder: str, coordinates: int, block: int) -> list[float]:
     gaussian._BLOCK = block
     total = {"a": torch.zeros(coordinates, dtype=torch.float64)}
@@ -278,6 +291,17 @@ def test_processes_with_the_same_random_numbers_are_refused(two, tmp_path):
         assert kind == "InputError"
         assert "Several processes have the same random numbers." in text
     assert not list(tmp_path.iterdir())
+
+
+def purposes(rank: int, folder: str) -> list[str]:
+    with cases.private(rank, Case(), folder) as run:
+        return [run._of(what, group) for what in ("places", "random layers") for group in range(3)]
+
+
+def test_rows_and_masks_of_processes_come_from_different_numbers(four, tmp_path):
+    found = four.run(purposes, str(tmp_path))
+    assert len({each for names in found for each in names}) == 4 * 6
+    assert found[0] == ["places", "places 1", "places 2", "random layers", "random layers 1", "random layers 2"]
 
 
 def fails_at(rank: int, folder: str, what: str) -> tuple[int, bool]:

@@ -95,7 +95,10 @@ def test_a_run_of_two_processes_is_that_of_one(two, name, tmp_path):
     assert found[1][5] == []  # the first process shows the run
     verified(tmp_path / "two")
     ours, theirs = (RunFolder.open(tmp_path / each).metrics() for each in ("two", "one"))
-    assert [each.keys() for each in ours] == [each.keys() for each in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.keys() == other.keys()
+        looks = (each.get("validation_accuracy", 0.0) for each in (one, other))
+        assert next(looks) == pytest.approx(next(looks), abs=1e-3)
     files = [sorted(path.name for path in (tmp_path / each).iterdir()) for each in ("one", "two")]
     assert files[0] == files[1]
 
@@ -219,6 +222,29 @@ def test_processes_that_were_started_otherwise_are_refused(two, tmp_path):
     for each in two.run(resumes_in_one, str(tmp_path / "run")):
         assert "Process 1 of the run has not the same configuration as process 0." in each
     assert not (tmp_path / "run").exists()
+
+
+def drifting(rank: int, out: str) -> str:
+    from adadp.app.train.run import Run
+
+    tell = Run.tell
+
+    def told(self):
+        tell(self)
+        if rank == 1 and self.private.step == 2:
+            with torch.no_grad():
+                next(self.model.parameters()).mul_(1 + 1e-6)
+
+    Run.tell = told
+    try:
+        return unlike(rank, out)
+    finally:
+        Run.tell = tell
+
+
+def test_processes_that_drift_apart_are_found_at_a_checkpoint(two, tmp_path):
+    for each in two.run(drifting, str(tmp_path / "run")):
+        assert "Process 1 of the run has not the same parameters after 3 steps as process 0." in each
 
 
 def loop(rank: int, folder: str) -> tuple[str, dict[str, Any]]:

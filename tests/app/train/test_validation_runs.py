@@ -89,7 +89,9 @@ def test_a_secure_run_goes_on_and_never_spends_more_than_its_budget(tmp_path, mo
             settings["noise_schedule"].replace("delta=0.02", "delta=999").replace("delta=0.5", "delta=999")
         )
     released, known = releases_of(monkeypatch), []
-    monkeypatch.setattr(session, "hold_out", lambda *arguments: known.append(hold_out(*arguments)) or known[-1])
+    monkeypatch.setattr(
+        session, "hold_out", lambda *arguments, **how: known.append(hold_out(*arguments, **how)) or known[-1]
+    )
     for number, (how, step) in enumerate([(kill_at, 6), (stop_at, 12), (kill_at, 17)]):
         with pytest.raises((Killed, Interrupted)):
             run(tmp_path / "run", resume=number > 0, watch=how(step), **settings)

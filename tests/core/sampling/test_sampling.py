@@ -55,6 +55,14 @@ def test_a_batch_is_a_sorted_set_of_records(drawn, step, seed):
     assert isinstance(drawn, (PoissonSampler, ReshuffledSampler)) or len(batch) == drawn.batch_size
 
 
+@given(samplers, st.integers(1, 9))
+def test_the_usual_size_of_a_part_is_public_and_between_its_share_and_the_whole(drawn, parts):
+    share = drawn.usual_share(parts)
+    assert drawn.usual_share(1) == drawn.usual_size
+    assert drawn.usual_size / parts <= share <= max(drawn.usual_size, -(-drawn.records // parts))
+    assert share <= -(-drawn.records // parts) or parts == 1
+
+
 @given(samplers, st.integers(0, 200), st.integers(0, 100))
 def test_a_seeded_batch_can_be_drawn_again_alone_or_in_a_run(drawn, step, seed):
     batch = drawn.draw(step, SeededSource(seed))

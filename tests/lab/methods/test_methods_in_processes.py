@@ -21,7 +21,7 @@ TEXTS = {
 FURTHER = ["adadp-published:clip=batch", "adadp-published:square=mean-of-squares", "dpopt:source=raw,start=2", "adan"]
 
 
-def steps(rank: int, text: str, folder: str) -> list[list[float]]:
+def steps(rank: int, text: str, folder: str, seed: int | None = 5) -> list[list[float]]:
     generator = torch.Generator().manual_seed(3)
     values = torch.randn(90, 6, generator=generator)
     labels = (values[:, 0] > 0).long()
@@ -39,7 +39,7 @@ def steps(rank: int, text: str, folder: str) -> list[list[float]]:
         return nn.functional.cross_entropy(model(values), labels, reduction="none")
 
     ledger = f"{folder}/ledger.jsonl"
-    given = {"method": method, "seed": 5, "allow_nonprivate": True}
+    given = {"method": method, "seed": seed, "allow_nonprivate": True}
     with PrivateGradients(model, (values, labels), loss, plan, lambda: Ledger.create(ledger), **given) as private:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
         found = []
@@ -57,3 +57,8 @@ def test_a_method_gets_the_sums_of_all_processes(two: Group, text, tmp_path):
     alone = torch.tensor(steps(0, text, str(tmp_path / "one")))
     for each in two.run(steps, text, str(tmp_path / "two")):
         torch.testing.assert_close(torch.tensor(each), alone, rtol=1e-3, atol=1e-5)
+
+
+def test_a_private_choice_is_made_once_for_all(two: Group, tmp_path):
+    first, second = two.run(steps, "agd", str(tmp_path), None)
+    assert first == second
