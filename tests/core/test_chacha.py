@@ -140,9 +140,9 @@ class Elsewhere:
     def __init__(self, monkeypatch):
         from adadp.noise import gaussian
 
-        def drawn(self, count, device):
+        def drawn(self, first, count, device):
             self._key = self._key or self._source.key(purpose=self._purpose, step=self._step)
-            return whole_noise(self._key, self._first, count, self._deviation, device)
+            return whole_noise(self._key, first, count, self._deviation, device)
 
         monkeypatch.setattr(gaussian._Noise, "_drawn", drawn)
 

@@ -115,7 +115,10 @@ def autograd_on_cuda(monkeypatch):
     install_guard()
     run = torch.autograd.grad
     if not torch.cuda._is_compiled():
-        on_cuda = lambda outputs, *rest, **more: (grad if outputs.device.type == "cuda" else run)(outputs, *rest, **more)  # noqa: E731
+
+        def on_cuda(outputs, *rest, **more):
+            return (grad if outputs.device.type == "cuda" else run)(outputs, *rest, **more)
+
         monkeypatch.setattr(torch.autograd, "grad", on_cuda)
 
 

@@ -233,7 +233,7 @@ def test_each_record_has_its_own_coin_for_add_remove_neighbours():
 def test_records_that_are_looked_at_are_never_trained_on(monkeypatch, settings):
     """The noise falls at every look, so changed validation records must change nothing at all."""
     known = []
-    monkeypatch.setattr(session, "hold_out", lambda *arguments: known.append(hold_out(*arguments)) or known[-1])
+    monkeypatch.setattr(session, "hold_out", lambda *given, **more: known.append(hold_out(*given, **more)) or known[-1])
     first = run(None, seed=5, **settings)
     held = known[0].held
     assert 0 < int(held.sum()) < 560

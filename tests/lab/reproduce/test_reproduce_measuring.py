@@ -169,7 +169,7 @@ def test_a_run_that_another_item_has_is_not_made_again(done, folder, tmp_path, m
     )
     made = []
 
-    def makes(config, _):
+    def makes(config, _, **__):
         made.append((config.noise_multiplier, config.seed))
         raise KeyboardInterrupt
 
@@ -191,11 +191,11 @@ def test_a_stop_loses_one_run(folder, tmp_path, monkeypatch):
 
     real, calls = measuring.measured_run, []
 
-    def stopping(config, place):
+    def stopping(config, place, **more):
         calls.append(config.seed)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return real(config, place)
+        return real(config, place, **more)
 
     monkeypatch.setattr(measuring, "measured_run", stopping)
     with pytest.raises(KeyboardInterrupt):
