@@ -10,6 +10,7 @@ and a folder that has changed since is refused.
     another name                                   the copy in the cache of huggingface_hub, or downloaded
     no network and no copy, or no such name        InputError that says how to bring the files
     no *.safetensors, no config.json               InputError
+    an adapter, weights in another folder          InputError: the digest would not cover what is read
     other files than the digest says               InputError
 """
 
@@ -81,7 +82,23 @@ def folder_of(name: str) -> Path:
             why="Weights in another form are pickles, which can run code when they are read.",
             fix="Save it again with model.save_pretrained(folder), and tokenizer.save_pretrained(folder).",
         )
+    if (folder / "adapter_config.json").exists() or not all(map(_stays_in_folder, folder.glob("*.index.json"))):
+        raise InputError(
+            f"The model {name} reads weights that lie elsewhere than among its own files.",
+            why="An adapter names its base model, and an index may name files of other folders. The digest would not "
+            "cover them.",
+            fix="Load it, merge an adapter into its base (merge_and_unload), and save the whole by save_pretrained.",
+        )
     return folder
+
+
+def _stays_in_folder(index: Path) -> bool:
+    """Whether the parts that a file of sharded weights lists are files beside it."""
+    try:
+        parts = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+    return all(isinstance(part, str) and (index.parent / part).parent == index.parent for part in parts)
 
 
 def digest_of(folder: Path) -> str:

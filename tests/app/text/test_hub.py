@@ -53,6 +53,31 @@ def test_a_folder_that_has_changed_is_refused(bert, tmp_path, changed):
         stage.module((48,))
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("adapter_config.json", '{"base_model_name_or_path": "elsewhere"}'),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "parts/model.safetensors"}}'),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "../model.safetensors"}}'),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "/model.safetensors"}}'),
+        ("model.safetensors.index.json", '{"weight_map": 5}'),
+        ("model.safetensors.index.json", "["),
+    ],
+)
+def test_weights_that_the_digest_would_not_cover_are_refused(bert, tmp_path, file, content):
+    folder = shutil.copytree(bert, tmp_path / "copy")
+    (folder / file).write_text(content)
+    with pytest.raises(InputError, match="lie elsewhere"):
+        parse_features(f"hf:{folder}")
+
+
+def test_sharded_weights_beside_their_index_are_taken(bert, tmp_path):
+    folder = shutil.copytree(bert, tmp_path / "copy")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model.safetensors"}}')
+    (stage,) = parse_features(f"hf:{folder}")
+    assert stage.sha256 != digest_of(bert)
+
+
 def test_weights_as_a_pickle_are_refused(bert, tmp_path):
     folder = shutil.copytree(bert, tmp_path / "copy")
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
