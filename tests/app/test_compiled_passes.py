@@ -12,7 +12,7 @@ from adadp.gradients import GradientEngine
 
 pytestmark = pytest.mark.slow
 RECORDS = 6
-COMPILED = "Forward and backward passes are compiled."
+COMPILED = compiled_passes._COMPILED
 
 
 class Shared(nn.Module):
@@ -108,6 +108,17 @@ def test_a_batch_of_other_shapes_than_the_probes_runs_as_it_is_written():
     short = torch.randint(9, (RECORDS, 4)), torch.arange(RECORDS) % 3
     assert engine._passes(short) is None
     assert found_by(engine, short)[0].isfinite().any()
+
+
+def test_a_shorter_batch_is_never_compiled():
+    """It is there only if a batch is larger than usual, and compiling would tell."""
+    build, draw = MODELS["linear"]
+    features, labels = batch_for(draw)
+    engine = GradientEngine(build(), cross_entropy, (features, labels), passes=CompiledPasses)
+    assert engine._passes((features, labels)) is not None
+    before = dict(engine._passes._graphs)
+    assert engine._passes((features[:4], labels[:4])) is None
+    assert engine._passes._graphs == before
 
 
 @pytest.mark.parametrize("wrong", ["a number", "a failure"])

@@ -11,7 +11,9 @@ compiler makes of the graph is compared with the model as written, on probe reco
     parameters that need a generic way
     no compiler for this device, or one that   that batch runs as written: found out on probe records
     computes something else
-    more shapes than ``_SHAPES``               further ones run as written: chunks have a few public sizes
+    more shapes than ``_SHAPES``               further ones run as written
+    a batch shorter than one before it         runs as written: a short chunk is there only if a batch is larger
+                                               than usual, and compiling it, which takes seconds, would tell
     Python that does something else at each    its first outcome stays; two records of a step in fifty are compared
     call (a counter, numbers from elsewhere)   with the model as written, as always
     =========================================  =====================================================================
@@ -43,6 +45,7 @@ _SHAPES = 8
 """How many graphs are compiled at most."""
 _TRIED = 3
 """Records of the batch that is traced to see whether a model can be."""
+_COMPILED = "Forward and backward passes are compiled, where compiled code agreed with the code as written."
 _NAME = "_model."
 """What names of parameters and buffers begin with where the loss is a module."""
 
@@ -84,8 +87,9 @@ class CompiledPasses:
     def __init__(self, model: nn.Module, loss: Loss, blueprint: Blueprint, probes: ProbeRecords) -> None:
         self._module, self._blueprint, self._probes = _Loss(model, loss), blueprint, probes
         self._graphs: dict[Any, _Graph | None] = {}
+        self._longest = 0
         reason = self._refusal()
-        self.note = "Forward and backward passes are compiled." if reason is None else f"Nothing is compiled: {reason}."
+        self.note = _COMPILED if reason is None else f"Nothing is compiled: {reason}."
         self._possible = reason is None
 
     def __call__(self, batch: Sequence[Any]) -> Passed | None:
@@ -95,9 +99,10 @@ class CompiledPasses:
             return None
         kinds = _kinds(leaves)
         key = (structure, autocast_dtype(leaves[0].device), *kinds)
-        if key not in self._graphs:
-            self._graphs[key] = self._compiled(kinds) if len(self._graphs) < _SHAPES else None
-        graph = self._graphs[key]
+        records = len(leaves[0])
+        if records >= self._longest and key not in self._graphs and len(self._graphs) < _SHAPES:
+            self._longest, self._graphs[key] = records, self._compiled(kinds)
+        graph = self._graphs.get(key)
         if graph is None:
             return None
         with full_precision(leaves[0].device):
