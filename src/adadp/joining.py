@@ -18,7 +18,7 @@ from adadp.ranks import Ranks, code_digest, tensors_digest
 from adadp.records import Records
 
 _STRETCHES = 31
-"""Into which the records are divided; those at the ends are compared."""
+"""Into which records that are not in memory are divided; those at the ends are compared."""
 
 
 def join(ranks: Ranks, model: nn.Module, records: Records, source: RandomSource, configuration: str) -> None:
@@ -36,7 +36,7 @@ def join(ranks: Ranks, model: nn.Module, records: Records, source: RandomSource,
             "number of records": str(len(records)),
         }
     )
-    ranks.check_same({"records in the same order": _digest_of_few(records)})
+    ranks.check_same({"records in the same order": _digest_of(records)})
     _check_numbers(ranks, source)
     ranks.copy_first(tensors.values())
 
@@ -52,13 +52,16 @@ def _check_numbers(ranks: Ranks, source: RandomSource) -> None:
         )
 
 
-def _digest_of_few(records: Records) -> str:
-    """A digest of a few records; none if they differ when they are read again, as where a data set draws random
-    numbers: such data cannot be compared.
+def _digest_of(records: Records) -> str:
+    """A digest of all records that are in memory, and of a few of others. Of those none, if they differ when they are
+    read again, as where a data set draws random numbers: such data cannot be compared.
     """
+    in_memory = tensors_digest(leaf for leaf in tree_leaves(records.columns or ()) if isinstance(leaf, Tensor))
+    if records.columns is not None and not records.stored:
+        return in_memory
     few = sorted({place * (len(records) - 1) // _STRETCHES for place in range(_STRETCHES + 1)})
     found = set()
     for _ in range(2):
         read = tree_leaves([records.batch(torch.tensor([each])) for each in few])
         found.add(tensors_digest(leaf for leaf in read if isinstance(leaf, Tensor)))
-    return found.pop() if len(found) == 1 else ""
+    return in_memory + (found.pop() if len(found) == 1 else "")

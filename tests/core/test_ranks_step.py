@@ -232,6 +232,10 @@ def unlike(rank: int, folder: str, what: str) -> None:
         elif what == "order":
             order = torch.randperm(150, generator=torch.Generator().manual_seed(0))
             given["data"] = (values[order], labels[order])
+        elif what == "two places":
+            order = torch.arange(150)
+            order[[3, 8]] = order[[8, 3]]
+            given["data"] = (values[order], labels[order])
     if rank == 1 and what == "version":
         import adadp.joining as joining
         from adadp.ranks import code_digest
@@ -253,6 +257,7 @@ def unlike(rank: int, folder: str, what: str) -> None:
         ("seed", "configuration"),
         ("length", "number of records"),
         ("order", "records in the same order"),
+        ("two places", "records in the same order"),
         ("version", "version of AdaDP or of torch"),
         ("model", "model"),
     ],
