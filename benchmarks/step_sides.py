@@ -292,10 +292,13 @@ def our_parts(
     plan = Plan.of_noise(
         noise=NOISE, records=case.records, batch_size=case.batch_size, steps=STEPS, clip_norm=CLIP, sampling="fixed"
     )
-    ledger = Ledger.create(folder / f"{case.name}.jsonl", budget=PlannedBudget(plan.event()))
     method = parse_method(METHODS[COMPILED.get(name, name)])
+
+    def opened() -> Ledger:
+        return Ledger.create(folder / f"{case.name}.jsonl", budget=PlannedBudget(plan.event()))
+
     private = PrivateGradients(
-        model, data, loss, plan, ledger, method=method, allow_nonprivate=True, compile=name in COMPILED
+        model, data, loss, plan, opened, method=method, allow_nonprivate=True, compile=name in COMPILED
     )
     return private, torch.optim.SGD(model.parameters(), lr=RATE)
 

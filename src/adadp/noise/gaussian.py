@@ -149,6 +149,7 @@ class GaussianMechanism:
         released = {name: self._own(tensor, _kept_dtype(tensor)) for name, tensor in total.items()}
         flats = [tensor.view(-1) for tensor in released.values()]
         device = flats[0].device
+        sent = max((flat.dtype for flat in flats), key=lambda dtype: dtype.itemsize)
         coordinates = sum(map(len, flats))
         for start in range(0, coordinates, ranks.size * _BLOCK):
             count = min(ranks.size * _BLOCK, coordinates - start)
@@ -160,7 +161,7 @@ class GaussianMechanism:
             last = start + min((ranks.rank + 1) * share, count)
             whole = ranks.scattered_sum(mine).mul_(1 / grid).round_()
             whole[: last - first] += noise.between(first, last, device)
-            everything = ranks.gathered(whole.mul_(grid))
+            everything = ranks.gathered(whole.mul_(grid).to(sent))
             for piece, at in _pieces(flats, start, count):
                 piece.copy_(everything[at : at + len(piece)])
         return released
