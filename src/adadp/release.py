@@ -20,6 +20,7 @@ on its disk, or all fail. Each of them has a part of the sums, and all get the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
@@ -28,7 +29,7 @@ from torch import Tensor
 from adadp.errors import InputError
 from adadp.events import Composed, Event, GaussianRelease, Selection, describe
 from adadp.ledger import Ledger
-from adadp.noise import GaussianMechanism, choose_least, grid_of
+from adadp.noise import GaussianMechanism, NormalsAhead, choose_least, draw_ahead, grid_of
 from adadp.randomness import RandomSource
 from adadp.ranks import ONE, Ranks
 
@@ -44,7 +45,24 @@ class Crossing:
         self, ledger: Ledger, source: RandomSource, mechanism: GaussianMechanism | None = None, ranks: Ranks = ONE
     ) -> None:
         self.ledger, self.source, self.ranks = ledger, source, ranks
-        self.mechanism = GaussianMechanism(overwrites=True) if mechanism is None else mechanism
+        self._ahead = NormalsAhead(source)
+        if mechanism is None:
+            mechanism = GaussianMechanism(overwrites=True)
+            mechanism.ahead = self._ahead
+        self.mechanism = mechanism
+
+    @contextmanager
+    def drawing_ahead(self, coordinates: Mapping[str, int], step: int) -> Iterator[None]:
+        """While the sums of ``step`` are computed and charged, a thread draws normals for as many ``coordinates`` as a
+        release of each purpose will have. They are scaled when it has been charged.
+        """
+        try:
+            if self.mechanism.ahead is not None:
+                for purpose, count in coordinates.items():
+                    draw_ahead(self._ahead, purpose, step, count)
+            yield
+        finally:
+            self._ahead.forget()
 
     def pay(self, release: Event, charge: Event | None, *, paid: bool = False) -> Permit:
         """The permit for ``release``, now that ``charge``, which it is a part of, is on disk.

@@ -164,6 +164,8 @@ class PrivateGradients:
         """A step and its batch, drawn ahead. Sensitive."""
         self._padding: dict[int, list[Tensor]] = {}
         """The tensors of probe records by group, one for every row of the longest chunk."""
+        self._coordinates: dict[str, int] = {}
+        """How many numbers a release of each purpose has whose noise can be drawn ahead, as of the last step."""
         self.ledger = self._opened(ledger, method)
         self.crossing = Crossing(self.ledger, self.source, mechanism, self.ranks)
 
@@ -221,18 +223,23 @@ class PrivateGradients:
         if step % _COMPARED_EVERY == 0:
             self.check_alike()
         query.batch_size, query.clip_factor = plan.batch_size_at(step), plan.clip_factor_at(step)
-        with without_text("The model fails on a batch, for which nothing was charged"):
-            batch = self._drawn(step)
-            total, bounds = self._sums(batch, step)
-        charge = plan.charge_at(step, resumed=self._resumed)
-        # ======================== trust line: above sensitive, below public ========================
-        permit = self.crossing.pay(plan.release_at(step), charge, paid=paid)
-        self._resumed = False
-        deviation = permit.noise_multiplier * bounds[GRADIENT] if permit.noise_multiplier else 0.0
-        released = {
-            purpose: permit.gaussian(part, bounds[purpose], step=step, purpose=purpose)
-            for purpose, part in total.items()
-        }
+        with self.crossing.drawing_ahead(self._coordinates, step):
+            with without_text("The model fails on a batch, for which nothing was charged"):
+                batch = self._drawn(step)
+                total, bounds = self._sums(batch, step)
+            charge = plan.charge_at(step, resumed=self._resumed)
+            # ======================== trust line: above sensitive, below public ========================
+            permit = self.crossing.pay(plan.release_at(step), charge, paid=paid)
+            self._resumed = False
+            deviation = permit.noise_multiplier * bounds[GRADIENT] if permit.noise_multiplier else 0.0
+            released = {
+                purpose: permit.gaussian(part, bounds[purpose], step=step, purpose=purpose)
+                for purpose, part in total.items()
+            }
+        if deviation and self._device.type == "cpu" and not self.ranks.several:
+            self._coordinates = {
+                purpose: sum(value.numel() for value in part.values()) for purpose, part in released.items()
+            }
         self.step += 1
         self.gradient_deviations = query.gradient_deviations(deviation)
         gradients = query.to_gradient(released, deviation)

@@ -39,6 +39,7 @@ from torch import Tensor
 
 from adadp import checks
 from adadp.errors import InputError
+from adadp.noise.ahead import NormalsAhead
 from adadp.noise.chacha import whole_noise
 from adadp.randomness import RandomSource
 from adadp.ranks import ONE, Ranks
@@ -80,6 +81,8 @@ class GaussianMechanism:
     overwrites = False
     """Whether double-precision sums are overwritten with what is released: no second vector of all coordinates, and
     nothing sensitive is left. Audits keep the sums."""
+    ahead: NormalsAhead | None = None
+    """Who has drawn normals of the next release already."""
 
     def __init__(self, *, overwrites: bool = False) -> None:
         self.overwrites = overwrites
@@ -119,7 +122,7 @@ class GaussianMechanism:
                 fix="Pass a smaller `noise_multiplier`.",
             )
         _check_range(total, _LARGEST * grid / ranks.size)
-        noise = _Noise(coordinates, deviation, source, purpose, step)
+        noise = _Noise(coordinates, deviation, source, purpose, step, self.ahead or NormalsAhead(source))
         if ranks.several:
             ranks.meet(f"releasing {purpose} of step {step}")
             return self._noisy_together(total, grid, noise, ranks)
@@ -178,9 +181,17 @@ class _Noise:
     On the processor the source draws it; elsewhere it is made on the device from a key of the source (``chacha``).
     """
 
-    def __init__(self, coordinates: int, deviation: float, source: RandomSource, purpose: str, step: int) -> None:
-        self._coordinates, self._deviation, self._source, self._purpose, self._step = (
-            coordinates, deviation, source, purpose, step,
+    def __init__(
+        self,
+        coordinates: int,
+        deviation: float,
+        source: RandomSource,
+        purpose: str,
+        step: int,
+        ahead: NormalsAhead,
+    ) -> None:
+        self._coordinates, self._deviation, self._source, self._purpose, self._step, self._ahead = (
+            coordinates, deviation, source, purpose, step, ahead,
         )  # fmt: skip
         self._first, self._key = 0, b""
         self._block = torch.empty(0)
@@ -205,13 +216,23 @@ class _Noise:
 
     def _drawn(self, first: int, count: int, device: torch.device) -> Tensor:
         if device.type == "cpu":
-            purpose = f"{self._purpose}, from {first}" if first else self._purpose
-            drawn = self._source.normal(count, purpose=purpose, step=self._step)
+            drawn = self._ahead.normal(_purpose_of(self._purpose, first), self._step, count)
             for part in drawn.split(_IN_CACHE):
                 part.mul_(self._deviation).round_()
             return drawn
         self._key = self._key or self._source.key(purpose=self._purpose, step=self._step)
         return whole_noise(self._key, first, count, self._deviation, device)
+
+
+def draw_ahead(ahead: NormalsAhead, purpose: str, step: int, coordinates: int) -> None:
+    """Have the normals of a release of so many ``coordinates`` drawn, by one process on its processor."""
+    for first in range(0, coordinates, _BLOCK):
+        ahead.begin(_purpose_of(purpose, first), step, min(_BLOCK, coordinates - first))
+
+
+def _purpose_of(purpose: str, first: int) -> str:
+    """What the normals of a block are for, which begins with the coordinate ``first``."""
+    return f"{purpose}, from {first}" if first else purpose
 
 
 def _pieces(flats: list[Tensor], start: int, count: int) -> Iterator[tuple[Tensor, int]]:
