@@ -10,6 +10,7 @@ from torch import nn
 from adadp.app.losses import (
     LOSSES,
     binary_cross_entropy,
+    causal_lm,
     check_labels,
     classes_of,
     cross_entropy,
@@ -111,3 +112,13 @@ def test_labels_that_are_no_classes_are_refused(labels, message):
 def test_labels_that_are_classes_or_probabilities_pass():
     for labels in (LABELS, F.one_hot(LABELS).float(), LABELS > 0, LABELS[:0], "not a tensor"):
         check_labels(labels, 3, "training")
+
+
+def test_prompt_tuning_has_the_loss_that_transformers_computes():
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    base = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=30, use_cache=False, **size))
+    model = peft.get_peft_model(base, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))
+    tokens = torch.randint(0, 30, (3, 7))
+    expected = [float(model(input_ids=row[None], labels=row[None]).loss) for row in tokens]
+    assert causal_lm(model, tokens, tokens).tolist() == pytest.approx(expected, rel=1e-5)

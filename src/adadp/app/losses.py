@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from adadp.errors import InputError
+from adadp.gradients.model_checks import explain_single_value
 
 Loss = Callable[..., Tensor]
 """``loss(model, *batch)`` -> one number per record."""
@@ -83,15 +84,15 @@ def token_classification(model: nn.Module, *batch: Any, per: str | float = "toke
     ``per`` says what a record's loss is: "token", the mean over its labelled places; "sequence", their sum; or a public
     number, their sum over it. A record without any labelled place has loss 0 and gradient 0.
     """
-    scores, labels = scores_and_labels(model, batch)
-    return _over_places(scores, labels, per)
+    return _over_places(*_at_places(*scores_and_labels(model, batch)), per)
 
 
 def causal_lm(model: nn.Module, *batch: Any, per: str | float = "token") -> Tensor:
     """Cross-entropy of every token with what ``model`` says after those before it; ``per`` as above.
 
     Labels are those of the record, with -100 where there is none, and the model's scores at a place are for the label
-    of the next one. A record without labels, which is a dict with ``input_ids`` or tokens alone, is its own, but for
+    of the next one. Scores of virtual tokens before the text (prompt tuning) have no label, and the last of them is for
+    the first token. A record without labels, which is a dict with ``input_ids`` or tokens alone, is its own, but for
     where its ``attention_mask`` is 0.
     """
     only = batch[0]
@@ -101,8 +102,13 @@ def causal_lm(model: nn.Module, *batch: Any, per: str | float = "token") -> Tens
         batch = (only, tokens if mask is None else tokens.masked_fill(mask == 0, IGNORED))
     elif len(batch) == 1 and isinstance(only, Tensor):
         batch = (only, only)
-    scores, labels = scores_and_labels(model, batch)
+    scores, labels = _at_places(*scores_and_labels(model, batch))
     return _over_places(scores[:, :-1], labels[:, 1:], per)
+
+
+def _at_places(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """``labels`` with none for the virtual tokens that prompt tuning puts before the text, if there are any."""
+    return scores, F.pad(labels, (max(0, scores.shape[1] - labels.shape[1]), 0), value=IGNORED)
 
 
 def _over_places(scores: Tensor, labels: Tensor, per: str | float) -> Tensor:
@@ -171,6 +177,7 @@ def classes_of(model: nn.Module, loss: Loss, like: Sequence[Any], public: Sequen
         with torch.no_grad():
             scores = scores_of(model.eval(), inputs)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        explain_single_value(error)
         raise InputError(
             f"The model cannot read the records: {error}",
             why=f"A batch of one record has {_shapes(inputs)}.",

@@ -349,3 +349,18 @@ def test_example_records_are_what_a_model_is_looked_over_with(tmp_path):
     public = (tokens[:4].clone().roll(1, 0), labels[:4])
     result = fit(Ending(), (tokens, labels), **settings, example=public)
     assert all(value.isfinite().all() for value in result.network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Linear(9, 2, device="meta"), "is on the meta device"),
+        (
+            nn.Sequential(nn.Unflatten(1, (9, 1, 1)), nn.GroupNorm(9, 9), nn.Flatten(), nn.Linear(9, 2)),
+            "normalises a single number.*fewer groups",
+        ),
+    ],
+)
+def test_models_that_torch_fails_on_are_named(model, message):
+    with pytest.raises(InputError, match=f"(?s){message}"):
+        fit(model, (torch.randn(60, 9), torch.arange(60) % 2), epsilon=2, delta=1e-4, steps=2, batch_size=10, lr=0.1)

@@ -42,7 +42,7 @@ from adadp.app.train.stopping import stop_requests
 from adadp.app.train.tensorboard import Board, check_board
 from adadp.app.train.validation_noise import HELD, HeldOut, Looks, hold_out
 from adadp.errors import InputError, LedgerCorrupt
-from adadp.gradients.model_checks import plain_model
+from adadp.gradients.model_checks import check_model, plain_model
 from adadp.input_bound import InputBound
 from adadp.ledger import BudgetRule, Ledger, read_ledger
 from adadp.randomness import source_of
@@ -98,6 +98,7 @@ def train(
     check_board(config, out)
     folder = _to_resume(out, config, encoder) if resume and ranks.first else None
     device = _device(config.device)
+    check_model(model)
     passed, model = model, plain_model(model).to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
     chosen = find_loss(loss)
