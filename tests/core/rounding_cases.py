@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +62,7 @@ class Case:
         """Powers of ten, one for each of ``count`` records."""
         return torch.logspace(least, most, max(1, count))[:count].view(-1, *[1] * len(self.shape))
 
+    @cache
     def at_overflow(self):
         """A record whose squared norm overflows in some rows of a batch and not in others, if there is one."""
         model = self.model()
