@@ -24,11 +24,11 @@ browser:
 		|| echo "No chromium: the tests in a browser will be skipped."
 
 test: setup browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 # What is quick: about a minute.
 quick: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m fast $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m fast $(PYTEST_ARGS)
 
 # The same tests with examples drawn anew; what fails becomes an @example of its test.
 fuzz: setup

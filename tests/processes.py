@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 SECONDS = 60
+PRELOADED = ["torch", "torch._dynamo", "adadp.app.train", "adadp.app.gradient_rules", "scipy.stats"]
+"""What takes long to import; every optimizer of torch imports torch._dynamo."""
 
 
 class Failed(Exception):
@@ -30,7 +32,7 @@ class Group:
     def __init__(self, size: int, timeout: int = 20) -> None:
         self.size = size
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "adadp.app.train", "adadp.app.gradient_rules", "scipy.stats"])
+        context.set_forkserver_preload(PRELOADED)
         self._asked = [context.Queue() for _ in range(size)]
         self._answers = context.Queue()
         port = free_port()
