@@ -98,7 +98,7 @@ def test_fast_overflow_is_not_decided_by_the_place(tmp_path, size):
     stood where their squared norm overflowed, and without the first they stood elsewhere.
     """
     case = CASES["linear"]
-    edge = case.at_overflow()
+    edge = case.at_overflow
     for shift in range(4):
         x = torch.zeros(size, 33)
         x[1 + shift :: 4] = edge

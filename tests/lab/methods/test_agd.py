@@ -296,7 +296,7 @@ def test_the_run_stops_before_the_budget_is_passed(tmp_path):
 
 
 EARLY = {**SETTINGS, "method": "agd:share=0.25,start=1.5,longest=40.0,grid=1"}
-"""One length, which is too long: no move wins at least every other time, so by step 15 in all but 2^-15 of the seeds."""
+"""One length, which is too long: no move wins at least every other time, by step 15 in all but 2^-15 of the seeds."""
 
 
 @pytest.mark.parametrize("settings", [EARLY, FULL], ids=["sampled", "full"])
