@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# One thread for each of the processes that share the processors; what they import is compiled once, not in each of them.
+TESTED := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python
 
 .PHONY: setup run test quick fuzz coverage lint check format benchmark results papers browser clean
 
@@ -24,11 +26,11 @@ browser:
 		|| echo "No chromium: the tests in a browser will be skipped."
 
 test: setup browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+	$(TESTED) -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
 # What is quick: about a minute.
 quick: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m fast $(PYTEST_ARGS)
+	$(TESTED) -m pytest -n auto --dist worksteal -m fast $(PYTEST_ARGS)
 
 # The same tests with examples drawn anew; what fails becomes an @example of its test.
 fuzz: setup

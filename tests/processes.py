@@ -13,11 +13,14 @@ import socket
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import wait
 from typing import Any
 
 import pytest
 
 SECONDS = 60
+PRELOADED = ["torch", "torch._dynamo", "adadp.app.train", "adadp.app.gradient_rules", "scipy.stats"]
+"""What takes long to import; every optimizer of torch imports torch._dynamo."""
 
 
 class Failed(Exception):
@@ -30,13 +33,15 @@ class Group:
     def __init__(self, size: int, timeout: int = 20) -> None:
         self.size = size
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "adadp.app.train", "adadp.app.gradient_rules", "scipy.stats"])
+        context.set_forkserver_preload(PRELOADED)
         self._asked = [context.Queue() for _ in range(size)]
-        self._answers = context.Queue()
+        # A pipe each: a process that dies right after an answer would leave a queue of all locked.
+        pipes = [context.Pipe(duplex=False) for _ in range(size)]
+        self._answers, self._ends = [list(ends) for ends in zip(*pipes, strict=True)]
         port = free_port()
         self.processes = [
             context.Process(
-                target=_serve, args=(rank, size, port, timeout, self._asked[rank], self._answers), daemon=True
+                target=_serve, args=(rank, size, port, timeout, self._asked[rank], self._ends[rank]), daemon=True
             )
             for rank in range(size)
         ]
@@ -52,7 +57,11 @@ class Group:
         """By rank, what ``work`` returned, or a ``Failed``; of so many processes, or of all."""
         found: dict[int, Any] = {}
         while len(found) < (self.size if count is None else count):
-            rank, answer = self._answers.get(timeout=SECONDS)
+            ready = wait(self._answers, SECONDS)
+            if not ready:
+                pytest.fail(f"Only the processes {sorted(found)} have answered.")
+            answer = ready[0].recv()
+            rank = self._answers.index(ready[0])
             found[rank] = Failed(*answer[1]) if answer[0] == "failed" else answer[1]
         return found
 
@@ -108,6 +117,6 @@ def _serve(rank: int, size: int, port: int, timeout: int, asked: Any, answers: A
             answer = ("done", work(rank, *args))
         except BaseException as error:
             answer = ("failed", (type(error).__name__, str(error), traceback.format_exc()))
-        answers.put((rank, answer))
+        answers.send(answer)
     with suppress(RuntimeError):
         dist.destroy_process_group()

@@ -28,6 +28,7 @@ def test_the_batch_has_nearly_the_noise_of_the_whole_data_set_and_no_smaller_one
         assert noise_per_record(int(batch / 1.3), records, steps, epsilon) > wanted
 
 
+@pytest.mark.slow
 def test_batches_grow_with_epsilon_and_lengths_do_not_shrink():
     batches = [auto_batch_size(epsilon=epsilon, delta=1e-5, records=60_000, steps=800) for epsilon in (0.1, 8.0)]
     assert batches == sorted(batches)
@@ -38,6 +39,7 @@ def test_batches_grow_with_epsilon_and_lengths_do_not_shrink():
     assert (lengths[0], lengths[-1]) == (FEWEST, STEPS)
 
 
+@pytest.mark.slow
 def test_a_release_before_the_steps_is_counted():
     alone = auto_batch_size(epsilon=1.0, delta=1e-5, records=60_000, steps=800)
     assert auto_batch_size(epsilon=1.0, delta=1e-5, records=60_000, steps=800, before=(10.0,)) <= alone

@@ -115,6 +115,7 @@ def configs(draw) -> TrainConfig:
 # TOML -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(configs())
 def test_toml_keeps_every_configuration(config):
     again = TrainConfig.from_toml(config.to_toml())
@@ -260,6 +261,7 @@ def parse_command(command: str) -> TrainConfig:
     return TrainConfig.from_dict(given_options(given))
 
 
+@pytest.mark.slow
 @given(configs())
 def test_the_command_line_keeps_every_configuration(config):
     assume(config.optimizer != "python")  # an object has no option

@@ -160,6 +160,7 @@ def test_no_noise_is_not_private(tmp_path):
     assert certificate(run.path)["epsilon"] is None
 
 
+@pytest.mark.slow
 def test_an_edited_folder_does_not_verify(tmp_path):
     with loop(planned(), tmp_path / "ledger.jsonl") as private:
         for name in ("model", "ledger", "config", "certificate"):

@@ -34,6 +34,7 @@ def threads_stay_as_they_were():
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_every_data_set_has_a_recipe_that_fits_it():
     assert {data for data, _ in RECIPES} - {OWN} <= set(zoo.DATA_SETS) == set(DELTAS)
     for name, entry in zoo.DATA_SETS.items():
@@ -144,6 +145,7 @@ def test_data_that_cannot_be_fetched_leaves_no_folder(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_is_repeated_by_its_own_configuration(tmp_path):
     first = start(SHORT, tmp_path / "one")
     again = start(TrainConfig.from_toml(tmp_path / "one" / "config.toml"), tmp_path / "two")
@@ -158,6 +160,7 @@ def test_a_run_is_repeated_by_its_own_configuration(tmp_path):
     assert first.certificate["record"] == zoo.find("cancer").record
 
 
+@pytest.mark.slow
 def test_where_the_weights_start_follows_the_seed_or_nothing():
     quick = SHORT.replace(noise_multiplier=0, allow_nonprivate=True, steps=1)
     digests = [start(quick.replace(seed=seed)).certificate["model_digest"] for seed in (1, 1, 2, None, None)]
@@ -165,6 +168,7 @@ def test_where_the_weights_start_follows_the_seed_or_nothing():
     assert len(set(digests)) == 4
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_and_a_finished_one_does_not(tmp_path):
     def stop(status):
         if status.step == 2:
@@ -228,6 +232,7 @@ def test_a_small_file_gets_a_batch_that_fits_it(rows, expected, tmp_path):
     assert fitted(asked, config.replace(batch_size=rows), rows).config.batch_size == rows
 
 
+@pytest.mark.slow
 def test_a_delta_that_protects_nobody_is_refused_on_own_records(tmp_path):
     features = torch.linspace(0, 1, 200)[:, None]
     labels = (features[:, 0] > 0.5).long()
@@ -244,6 +249,7 @@ def test_a_delta_that_protects_nobody_is_refused_on_own_records(tmp_path):
     start(config.replace(epsilon=None, noise_multiplier=0.0, allow_nonprivate=True), tmp_path / "noiseless")
 
 
+@pytest.mark.slow
 def test_on_public_records_a_delta_that_protects_nobody_is_noted():
     """Table I of Xu et al. 2020 has such a delta."""
     config = TrainConfig("cancer", epsilon=1.0, delta=1 / 560, steps=2, batch_size=56)

@@ -43,6 +43,7 @@ def counted() -> Iterator[Counter[str]]:
         sys.setprofile(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{"epsilon": 2.0}, {"noise_multiplier": 3.0}, {"epsilon": 2.0, "method": "agd"}])
 def test_a_run_of_a_public_data_set_is_resolved_once(tmp_path, fields):
     config = TrainConfig("cancer", delta=1e-4, steps=4, batch_size=56, **fields)
@@ -52,6 +53,7 @@ def test_a_run_of_a_public_data_set_is_resolved_once(tmp_path, fields):
     assert found["RunSpec"] == found["parse_method"] == found["parse_features"] == found["clip_rule"] == 1
 
 
+@pytest.mark.slow
 def test_the_plan_is_made_once_where_noise_is_given_and_scaled_once_where_it_is_solved(tmp_path):
     config = TrainConfig("cancer", delta=1e-4, steps=4, batch_size=56, noise_multiplier=3.0)
     with counted() as found:

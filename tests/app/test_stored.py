@@ -73,6 +73,7 @@ class ByName(nn.Module):
         return self.inner(features)
 
 
+@pytest.mark.slow
 def test_arrays_by_path_and_shards_give_the_same_run(arrays, expected):
     features, labels = arrays
     assert torch.equal(trained((features, str(labels))), expected)
@@ -303,11 +304,13 @@ def test_labels_that_are_no_classes_are_refused_before_anything_is_spent(arrays,
         trained((arrays[0], tmp_path / "wrong.npy"))
 
 
+@pytest.mark.slow
 def test_features_read_it_into_memory(arrays):
     settings = {"features": "standardise", "epsilon": 4.0, "noise_multiplier": None}
     assert torch.equal(trained(arrays, **settings), trained((FEATURES, LABELS), **settings))
 
 
+@pytest.mark.slow
 def test_hold_outs_leave_it_on_disk(arrays):
     settings = {"noise_schedule": "validation:s0=4,k=0.7,look=20", "epsilon": 8.0, "noise_multiplier": None}
     settings |= {"validation": 60, "steps": None, "epochs": 2}

@@ -219,13 +219,12 @@ def test_every_edit_of_a_field_of_the_certificate_is_found(original, tmp_path):
         folder.write_certificate(other)
         folder.save_model(tensors, model_metadata(certificate))
         assert "model" in {check.name for check in verify(run) if not check.passed}, (way, last)
+        if (*way, last)[0] in ONLY_THE_RUN_KNEW | OF_THE_APPLICATION or (*way, last) == ("plan", "clip_norm"):
+            continue
         # the same by somebody who mends the digest in the model file
         with suppress(KeyError):  # a rehearsal without what one states has no model file
             folder.save_model(tensors, model_metadata(other))
-        found = {check.name for check in verify(run) if not check.passed}
-        top = (*way, last)[0]
-        if top not in ONLY_THE_RUN_KNEW | OF_THE_APPLICATION and (*way, last) != ("plan", "clip_norm"):
-            assert found, (way, last)
+        assert not all(check.passed for check in verify(run)), (way, last)
     folder.write_certificate(certificate)
     folder.save_model(tensors, {**model_metadata(certificate), "certificate_digest": certificate_digest(certificate)})
     assert all(check.passed for check in verify(run))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +43,7 @@ class Case:
         x = torch.randn(count, *self.shape, generator=generator)
         y = torch.randn(count, self.outputs, generator=generator)
         if kind == "edge":
-            x[:-1], y[:-1] = self.at_overflow(), 0.0
+            x[:-1], y[:-1] = self.at_overflow, 0.0
         elif kind == "cancel":
             x[:-1] = self.unseen(x[:-1]) * self.sizes(7, 8, count - 1)
         elif kind == "corner":
@@ -61,6 +62,7 @@ class Case:
         """Powers of ten, one for each of ``count`` records."""
         return torch.logspace(least, most, max(1, count))[:count].view(-1, *[1] * len(self.shape))
 
+    @cached_property
     def at_overflow(self):
         """A record whose squared norm overflows in some rows of a batch and not in others, if there is one."""
         model = self.model()

@@ -57,11 +57,13 @@ def test_an_event_knows_its_relation(pair):
     assert to_json(event)["neighbours"] == near.value
 
 
+@pytest.mark.slow
 @given(gaussians() | poissons() | fixed_sizes() | reshuffles())
 def test_training_events_read_back_too(event):
     assert through_text(event) == event
 
 
+@pytest.mark.slow
 @given(events(adaptive=False))
 def test_the_strategy_can_leave_adaptive_events_out(event):
     assert "adaptively-chosen" not in json.dumps(to_json(event))

@@ -217,6 +217,7 @@ def test_repeating_is_composing_with_itself(event, count):
     assert flatten(Repeated(event, count)) == flatten(Composed((event,) * count))
 
 
+@pytest.mark.slow
 @given(events(ADD), events(ADD), events(ADD))
 def test_composition_does_not_care_about_order_or_brackets(a, b, c):
     assert flatten(Composed((a, b, c))) == flatten(Composed((c, a, b))) == flatten(Composed((a, Composed((b, c)))))

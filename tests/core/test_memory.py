@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -40,6 +41,7 @@ class Allocated(TorchDispatchMode):
         return output
 
 
+@pytest.mark.slow
 def test_sums_and_noise_need_twelve_bytes_for_each_parameter_beside_the_gradient(tmp_path, monkeypatch):
     monkeypatch.setattr(gaussian, "_BLOCK", 1 << 14)  # noise is made in blocks, whose size is not what is measured
     torch.manual_seed(0)

@@ -170,6 +170,7 @@ def test_the_cells_add_less_than_a_hundredth_of_what_the_choice_adds(q, mu, epsi
     assert exact <= ranged_moment(RangedBatch(q, mu, epsilon))(theta) <= exact + 0.01 * (exact - plain) + 3e-14
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     q=st.floats(-5, -0.05).map(lambda x: 10**x),

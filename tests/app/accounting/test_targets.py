@@ -120,6 +120,7 @@ def test_a_budget_that_no_rate_lands_on_is_refused():
         assert found.value.reachable < 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [TARGETS[2], EpsilonTarget(3.0, 1e-5, accountant("rdp"))], ids=["pld", "rdp"])
 def test_sampled_batches_land_on_the_budget_too(target):
     schedule = ExponentialDecay(1, 0.1)

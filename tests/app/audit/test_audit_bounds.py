@@ -57,6 +57,7 @@ def test_it_holds_for_randomised_response_and_is_not_much_surer_than_it_says(con
         assert failures > 25
 
 
+@pytest.mark.slow
 def test_equal_distributions_give_zero_but_for_the_error_that_is_allowed():
     positive = too_large(gaussians(0), 0.0, runs=200, repetitions=200, delta=1e-5)
     assert positive <= most(200, 0.05)
@@ -64,6 +65,7 @@ def test_equal_distributions_give_zero_but_for_the_error_that_is_allowed():
     assert too_large(gaussians(0), 0.0, runs=200, repetitions=100, delta=1e-5, confidence=0.02) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mu", "delta", "share"), [(1.0, 0.1, 0.85), (2.0, 0.1, 0.8), (1.0, 0.01, 0.75)])
 def test_it_approaches_the_truth(mu, delta, share):
     truth = gaussian_epsilon(mu, delta)

@@ -246,6 +246,7 @@ def test_bad_input_is_refused_with_a_message(line: str, says: str) -> None:
 
 
 class TestPlot:
+    @pytest.mark.slow
     @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
     def test_draws(self, tmp_path: Path, suffix: str) -> None:
         target = tmp_path / f"epsilon.{suffix}"

@@ -251,6 +251,7 @@ def drawn(path: Path) -> bool:
 
 
 class TestPlots:
+    @pytest.mark.slow
     def test_a_line_for_every_sampling_and_accountant(self, tmp_path: Path) -> None:
         target = tmp_path / "epochs.svg"
         assert adadp(f"{SHORT} --accountant all --plot {target}").exit_code == 0

@@ -71,7 +71,6 @@ def test_two_launchers_find_one_another(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--data", "table:nowhere.csv", "--schema", "nowhere.toml", "--out", "x"], "nowhere"),
         (["--epsilon", "-1"], "--epsilon"),
         (["--batch-size", "100000"], "batch"),
     ],

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import pytest
@@ -131,26 +132,19 @@ def broken(input_shape, classes):
 """
 
 
-def test_a_network_of_ones_own_lies_in_the_current_folder(tmp_path):
+def test_a_network_of_ones_own_lies_in_the_current_folder(tmp_path, monkeypatch):
     (tmp_path / "net_beside.py").write_text(NETWORK)
-
-    def trained(function: str) -> tuple[int, str]:
-        words = ["train", *QUICK, "--model", f"net_beside:{function}", "--json"]
-        # The installed command has its own folder on the path, not the current one.
-        started = "import sys; sys.path.remove(''); from adadp.app.cli import main; main(sys.argv[1:])"
-        line = [sys.executable, "-c", started, *words]
-        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
-        return done.returncode, done.stderr
-
-    assert trained("net") == (0, "")
-    code, text = trained("alone")
-    assert code == 2
-    assert "Traceback" not in text
+    # The installed command has its own folder on the path, not the current one.
+    started = "import sys; sys.path.remove(''); from adadp.app.cli import main; main(sys.argv[1:])"
+    line = [sys.executable, "-c", started, "train", *QUICK, "--model", "net_beside:net", "--json"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    monkeypatch.chdir(tmp_path)
+    text = run("train", *QUICK, "--model", "net_beside:alone", code=2).stderr
     assert "net_beside:alone(inputs) cannot be called as net_beside:alone(input_shape, classes)" in text
-    code, text = trained("broken")
-    assert code == 1
-    assert "TypeError" in text
-    assert '"two"' in text
+    with pytest.raises(TypeError) as told:  # a bug of the network's: with its traceback
+        main(["train", *QUICK, "--model", "net_beside:broken"])
+    assert '"two"' in "".join(traceback.format_exception(told.value))
 
 
 def test_a_second_try_finds_the_folder_free(tmp_path):

@@ -256,6 +256,7 @@ def test_the_packaged_weights_tell_photographs_apart(photographs):
 # How they are trained
 
 
+@pytest.mark.slow
 def test_pretraining_is_reproduced_bit_for_bit(photographs, pretrained):
     images, labels = photographs
     torch.manual_seed(99)
@@ -269,6 +270,7 @@ def test_pretraining_is_reproduced_bit_for_bit(photographs, pretrained):
     assert other.record["sha256"] != pretrained.record["sha256"]
 
 
+@pytest.mark.slow
 def test_pretraining_learns_and_tells_how_it_goes(photographs):
     seen = []
     made = pretrain(*photographs, seed=0, epochs=4, settings=QUICK, watch=seen.append)

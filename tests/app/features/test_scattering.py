@@ -78,6 +78,7 @@ def test_output_shape_is_what_comes_out(stage, shape, expected):
     assert found.isfinite().all()
 
 
+@pytest.mark.slow
 @given(st.integers(1, 60), st.integers(0, 59), st.sampled_from([MNIST, COLOUR]), st.sampled_from([Scattering(), PLAIN]))
 @settings(max_examples=15, deadline=None)
 def test_a_record_is_transformed_by_itself(count, index, shape, stage):

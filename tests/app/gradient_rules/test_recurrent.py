@@ -136,6 +136,7 @@ def test_a_layer_that_runs_twice():
     assert not agrees(model, (torch.randn(3, 4, 3, dtype=torch.float64),), rtol=SIGHT, clamp=False).notes
 
 
+@pytest.mark.slow
 def test_dropout_between_layers_is_drawn_once():
     """With the random numbers of the capture, plain autograd over the written-out model has the same gradients."""
     model, x = Recurrent(nn.LSTM, num_layers=2, dropout=0.5), torch.randn(3, 5, 3)

@@ -77,6 +77,7 @@ def test_a_stopped_loop_goes_on_with_its_ledger(tmp_path):
     assert (stated["steps_done"], stated["steps_lost"]) == (7, 1)
 
 
+@pytest.mark.slow
 def test_only_the_same_run_is_resumed(tmp_path):
     _, _, private = prepared(tmp_path / "run")
     private.release()

@@ -124,6 +124,7 @@ def test_other_batches_are_refused(tmp_path):
         trainer(tmp_path, private).fit(Net(), loader())
 
 
+@pytest.mark.slow
 def test_a_stopped_fit_goes_on_with_its_ledger(tmp_path):
     class Stop(lightning.Callback):
         def on_train_batch_end(self, trainer, *_):

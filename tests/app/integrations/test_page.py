@@ -19,6 +19,7 @@ def example(library: str) -> str:
     return str(code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", FOLDERS)
 def test_an_example_runs_and_verifies(library, tmp_path, monkeypatch):
     pytest.importorskip(library)

@@ -93,6 +93,7 @@ class Watch(TrainerCallback):
         self.rates.append(optimizer.param_groups[0]["lr"])
 
 
+@pytest.mark.slow
 def test_a_trainer_leaves_a_certified_run_and_tells_no_loss(tmp_path):
     watch = Watch()
     public = texts(20, seed=1)
@@ -125,6 +126,7 @@ def test_a_trainer_leaves_a_certified_run_and_tells_no_loss(tmp_path):
         private.train()
 
 
+@pytest.mark.slow
 def test_a_data_set_of_datasets_and_a_language_model(tmp_path):
     datasets = pytest.importorskip("datasets")
     rows = [{"input_ids": each["input_ids"], "labels": each["input_ids"], "extra": "unused"} for each in texts()]
@@ -155,6 +157,7 @@ def test_losses_are_those_of_the_model_record_by_record(kind):
     torch.testing.assert_close(found, torch.stack(alone))
 
 
+@pytest.mark.slow
 def test_without_noise_to_speak_of_it_is_the_sum_of_clipped_gradients(tmp_path):
     """All records in every batch, and an epsilon so large that the noise is nothing: the gradient is known."""
     model = classifier().eval()
@@ -198,6 +201,7 @@ def test_without_noise_to_speak_of_it_is_the_sum_of_clipped_gradients(tmp_path):
         torch.testing.assert_close(found, wanted, rtol=0.02, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_with_its_ledger(tmp_path):
     class Stop(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
@@ -217,6 +221,7 @@ def test_a_stopped_run_goes_on_with_its_ledger(tmp_path):
     assert sum(read_ledger(tmp_path / "adadp" / "ledger.jsonl").charges.values()) == 6
 
 
+@pytest.mark.slow
 def test_early_stopping_on_public_records_is_charged_in_full(tmp_path):
     private = trainer(
         tmp_path,
@@ -238,6 +243,7 @@ def test_early_stopping_on_public_records_is_charged_in_full(tmp_path):
     assert 7 < stated["epsilon"] <= 8
 
 
+@pytest.mark.slow
 def test_texts_of_unequal_length_are_refused_without_telling_it(tmp_path):
     data = texts()
     data[7] = {"input_ids": [1, 2, 3], "attention_mask": [1, 1, 1], "label": 0}
@@ -269,6 +275,7 @@ def test_training_records_are_not_evaluated(tmp_path):
         trainer(tmp_path, data=data, eval_dataset=data)
 
 
+@pytest.mark.slow
 def test_texts_of_unequal_length_are_padded_to_public_lengths(tmp_path):
     """The collator of a tokenizer pads to the longest of a batch, which is the record itself here."""
     records = [{name: value[: 3 + at % 4] if name != "label" else value for name, value in text.items()}

@@ -44,6 +44,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The epoch parameter")
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_resumed_run_has_the_same_rates_bit_for_bit(name, tmp_path):

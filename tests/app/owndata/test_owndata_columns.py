@@ -72,6 +72,7 @@ def test_a_bucket_is_where_sha256_says():
     assert features(Hashed(1000), "paris")[0].argmax() == 0x1670F2E42FEFA504 % 1000
 
 
+@pytest.mark.slow
 @given(columns, st.data())
 def test_features_are_bounded_and_of_their_own_cell_alone(column, data):
     cell = st.floats(allow_nan=False, allow_infinity=False).map(repr) if isinstance(column, Number) else texts
@@ -155,6 +156,7 @@ def test_a_schema_is_read(tmp_path):
     assert (schema.target, schema.classes, schema.delimiter) == ("income", ("<=50K", ">50K"), ";")
 
 
+@pytest.mark.slow
 @given(st.dictionaries(texts, columns))
 def test_declarations_are_read_back(declared):
     written = {name: column.as_dict() for name, column in declared.items()}

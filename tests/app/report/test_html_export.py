@@ -30,6 +30,7 @@ def invoke(*arguments):
     return result.output
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page_and_says_where(finished, tmp_path):
     assert invoke(finished.path) == f"The page is {finished.path / 'report.html'}.\n"
     assert (finished.path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
@@ -54,6 +55,7 @@ def test_a_folder_of_something_else_is_an_error(tmp_path):
     assert "adadp train --out" in str(result.exception)
 
 
+@pytest.mark.slow
 def test_every_chart_is_exported_as_data_and_as_pictures(finished, tmp_path):
     assert "files of charts" in invoke(finished.path, "--export", tmp_path / "figures")
     charts = page_of(finished.path).charts()

@@ -112,6 +112,7 @@ def parts_of(folder: RunFolder):
     return commands, " ".join(line for part in section.parts if isinstance(part, Words) for line in part.lines)
 
 
+@pytest.mark.slow
 def test_no_train_command_is_offered_for_a_run_that_a_search_chose(chosen, tmp_path):
     commands, words = parts_of(chosen)
     assert [command.split()[1] for command in commands] == ["tune", "verify"]

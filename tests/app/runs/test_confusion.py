@@ -116,6 +116,7 @@ def test_what_a_matrix_says_of_the_classes_is_what_the_records_say(pairs):
     assert counts.beats_largest == (share_right(counted(found, true, 5)) > max(constants))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.integers(0, 4))
 def test_a_constant_answer_never_looks_better_than_guessing(true, answer):
     """Whatever it answers, its balanced accuracy is at most one over the number of classes that occur."""

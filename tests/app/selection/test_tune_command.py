@@ -28,6 +28,7 @@ def no_data(monkeypatch):
     monkeypatch.setattr(zoo, "load", read)
 
 
+@pytest.mark.slow
 def test_a_search_and_its_check(tmp_path):
     out = str(tmp_path / "run")
     done = run(*BASE, *GRID, *SCORED, "--seed", "3", "--out", out, "--json")
@@ -54,6 +55,7 @@ def test_a_search_and_its_check(tmp_path):
         assert "Searching" not in again.output
 
 
+@pytest.mark.slow
 def test_what_a_search_says_in_the_end(tmp_path):
     """Every batch is all records that are trained on, for which the accountant is quick."""
     whole = ["--batch-size", "460", "--epsilon", "3", "--delta", "1e-4", "--steps", "2", "--seed", "3"]
@@ -84,6 +86,7 @@ def test_a_plan_by_parts_for_programs():
     assert found["cost"] <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_data")
 def test_gupta_gives_numbers_and_never_trains(tmp_path):
     done = run(*BASE, *GRID, "--by", "gupta", "--json")

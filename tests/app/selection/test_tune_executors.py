@@ -206,7 +206,7 @@ def test_asked_to_stop_the_command_and_its_processes_end(number, tmp_path):
     script = tmp_path / "adadp_command.py"
     script.write_text(SCRIPT)
     words = "tune --data cancer --epsilon 3 --delta 1e-4 --steps 20000 --batch-size 460 --grid lr=0.05,1 --threads 1"
-    words += " --validation 100 --law tnb --runs 2 --executor processes:2 --accountant rdp"
+    words += " --validation 100 --law tnb --runs 2 --executor processes:1 --accountant rdp"
     out = tmp_path / "run"
     process = subprocess.Popen(
         [sys.executable, str(script), *words.split(), "--out", str(out)],

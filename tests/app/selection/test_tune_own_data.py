@@ -108,6 +108,7 @@ def test_a_hidden_number_of_records_and_features_that_cannot_be_released_twice(t
     assert "exact number" not in result.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["repeat", "parts"])
 def test_without_test_records_a_search_ends_like_any_other(table, tmp_path, by):
     scored = {"law": LAW, "validation": 60} if by == "repeat" else {}
@@ -137,6 +138,7 @@ def test_a_page_that_cannot_be_made_leaves_nothing_secret(table, tmp_path, monke
     assert (out / "report.html").exists(), "made up for"
 
 
+@pytest.mark.slow
 def test_few_records_get_a_batch_that_fits_them(table):
     asked = base(table).replace(batch_size=None)
     search = planned(asked, [{"lr": 0.5}], validation_data=f"table:{table / 'validation.csv'}", records=400)

@@ -31,6 +31,7 @@ def finished(tmp_path_factory):
     return tune(BASE, SETTINGS, by="parts", out=tmp_path_factory.mktemp("parts") / "run")
 
 
+@pytest.mark.slow
 def test_a_finished_search_by_parts_verifies(finished):
     assert [check.name for check in verify_run(RunFolder.open(finished.out)) if not check.passed] == []
     assert 0.97 * 2 < finished.certificate["if_unseeded"]["epsilon"] <= 2
@@ -58,6 +59,7 @@ def test_a_choice_that_costs_too_much_is_refused():
     assert cost_of(planned(BASE, SETTINGS, by="parts", select_epsilon=0.1)) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampling", "by"), [("fixed", "parts"), ("reshuffle", "repeat")])
 def test_samplings_of_a_public_number_of_records(sampling, by, tmp_path):
     base = BASE.replace(sampling=sampling, batch_size=100)

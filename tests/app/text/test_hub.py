@@ -29,6 +29,7 @@ def run(*arguments):
     return result.stdout
 
 
+@pytest.mark.slow
 def test_the_text_of_a_stage_holds_the_digest_and_makes_it_again(bert):
     (stage,) = parse_features(f"hf:{bert},pooling=cls")
     assert stage.sha256 == digest_of(bert)
@@ -237,6 +238,7 @@ def test_a_language_model_of_a_folder_learns_and_is_measured_in_bits(gpt, tiny_t
     run("verify", out)
 
 
+@pytest.mark.slow
 def test_fit_takes_a_model_of_a_folder(bert, gpt):
     words, labels = texts(200, 4)
     rows = text_rows(words, 48)

@@ -97,6 +97,7 @@ def test_padding_changes_no_loss():
     torch.testing.assert_close(next_value_loss(model, rows), next_value_loss(model, rows[:, :9]))
 
 
+@pytest.mark.slow
 def test_the_decoder_is_computed_by_closed_forms(recwarn):
     model = decoder()
     rows = torch.randint(0, 256, (60, 12))
@@ -185,6 +186,7 @@ def test_word_vectors_are_those_of_the_package(wordllama):
     assert not found.is_inference(), "a network is trained on them"
 
 
+@pytest.mark.slow
 def test_features_of_a_text_do_not_depend_on_the_others(wordllama):
     rows = text_rows([*texts(7, 5)[0], "something else"], 64)
     stages = parse_features("wordllama:length=4")

@@ -77,6 +77,7 @@ def test_the_same_records_make_the_same_run(data):
     assert torch.equal(trained(data)[0], EXPECTED)
 
 
+@pytest.mark.slow
 def test_workers_fetch_the_same_records_and_the_run_says_who_drew_the_batches():
     values, result = trained(DataLoader(Pairs(), batch_size=7, num_workers=2))
     assert torch.equal(values, EXPECTED)
@@ -305,6 +306,7 @@ def test_padding_changes_no_loss_and_a_record_without_a_token_has_none():
     assert torch.allclose(causal_lm(model, batch, per=4)[0], alone[0] / 2)
 
 
+@pytest.mark.slow
 def test_a_transformer_on_tokens_with_its_own_collator():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(

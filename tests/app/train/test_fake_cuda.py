@@ -174,6 +174,7 @@ def with_one_capture(private):
     return captures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "cnn", "words", "transformer"])
 def test_a_step_of_every_kind_of_model(monkeypatch, tmp_path, name):
     fake_step(monkeypatch, tmp_path, name)

@@ -228,6 +228,7 @@ def test_a_copy_as_public_validation_records(table):
     assert not (table / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_search_refuses_too(table):
     shutil.copy(table / "train.csv", table / "copy.csv")
     config = asked(f"table:{table / 'train.csv'}", schema=str(table / "schema.toml"))

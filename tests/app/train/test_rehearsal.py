@@ -74,6 +74,7 @@ def test_what_was_tried_leaves_no_trace(kind, monkeypatch):
     assert all(map(torch.equal, tried.parameters(), run(optimizer=make, lr=None).model.parameters()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adambc", "rms"])
 def test_every_named_optimizer_begins_as_it_was_made(optimizer, monkeypatch):
     tried = run(optimizer=optimizer).model

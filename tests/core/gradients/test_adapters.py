@@ -82,6 +82,7 @@ def check_exact(engine, rtol=1e-4):
             assert float(norms[record, place]) == pytest.approx(size, rel=rtol), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ADAPTERS)
 def test_adapters_are_exact(kind):
     engine = built(adapted(kind))
@@ -90,6 +91,7 @@ def test_adapters_are_exact(kind):
     assert not any("base_layer" in name for name in engine.names)
 
 
+@pytest.mark.slow
 def test_frozen_layers_cost_what_they_cost_without_privacy():
     """Multiplications of a whole step, in and out of the adapters, and what is kept of the batch."""
     model = adapted("lora")
@@ -106,6 +108,7 @@ def test_frozen_layers_cost_what_they_cost_without_privacy():
     assert {target.name for piece in capture._pieces for target in piece.targets.values()} == set(engine.names)
 
 
+@pytest.mark.slow
 def test_gradient_checkpoints_of_a_frozen_model():
     model = adapted("lora")
     model.enable_input_require_grads()
@@ -115,6 +118,7 @@ def test_gradient_checkpoints_of_a_frozen_model():
     check_exact(engine)
 
 
+@pytest.mark.slow
 def test_a_whole_model_with_gradient_checkpoints():
     model = llama()
     model.gradient_checkpointing_enable()
@@ -123,6 +127,7 @@ def test_a_whole_model_with_gradient_checkpoints():
     check_exact(engine)
 
 
+@pytest.mark.slow
 def test_adapters_in_half_precision():
     engine = built(adapted("lora").bfloat16())
     assert engine.notes == ()

@@ -282,6 +282,7 @@ assert {read} == before, {read}
 OLD = "(products.allow_tf32, convolutions.allow_tf32)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("switched", "read"),
     [

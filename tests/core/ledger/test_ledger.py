@@ -113,6 +113,7 @@ EVENTS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(sessions=st.lists(st.lists(st.tuples(EVENTS, st.integers(1, 4)), max_size=6), min_size=1, max_size=3))
 def test_any_charges_in_any_number_of_sessions_add_up(sessions):

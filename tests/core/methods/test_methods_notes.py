@@ -19,6 +19,7 @@ def test_a_run_that_ends_before_its_scales_begin_says_so(method):
     assert parse_method("dpsgd").note(1) is None
 
 
+@pytest.mark.slow
 def test_plan_and_certificate_say_it():
     config = TrainConfig("cancer", epsilon=1.0, delta=1e-4, steps=3, method="adadp", threads=1, seed=0)
     assert any("adadp is DP-SGD up to step 20" in note for note in start.start(config).certificate["notes"])

@@ -173,6 +173,7 @@ def test_a_block_that_is_all_heads_is_filled():
 probabilities = st.one_of(st.sampled_from([1.0, 0.5, 1 / 16, 0.0624]), st.floats(1e-9, 1))
 
 
+@pytest.mark.slow
 @given(
     probabilities,
     st.integers(0, 3_000_000),

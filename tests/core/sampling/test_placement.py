@@ -23,6 +23,7 @@ def test_every_record_has_one_place(count, rows):
         assert int((holders < 0).sum()) == rows - count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 5, 64])
 def test_one_record_more_moves_at_most_one_other(rows):
     """With free rows nobody; without, the one whose place it takes, and that one goes to the end."""

@@ -183,6 +183,7 @@ def test_a_run_resumed_within_an_epoch_pays_for_the_rest_of_it_again():
     assert poisson.charge(2, releases(poisson), resumed=True) == poisson.charge(2, releases(poisson))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(samplers, st.integers(1, 150), st.lists(st.sampled_from([1.0, 2.0, 3.0]), min_size=1, max_size=5))
 def test_a_plan_admits_its_charges_and_not_one_more(drawn, steps, multipliers):

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
+from adadp.app.sweeps import executors
 from adadp.app.sweeps.executors import executor_named
 from adadp.app.sweeps.handing import Task, run_tasks
 from adadp.errors import InputError, Interrupted
@@ -207,7 +208,8 @@ def test_runs_of_any_executor_are_saved_when_they_are_to_stop(tmp_path):
         ("--workers 0", "workers must be at least 1"),
     ],
 )
-def test_workers_that_are_none(tmp_path, words, said):
+def test_workers_that_are_none(tmp_path, words, said, monkeypatch):
+    monkeypatch.setattr(executors, "_PATIENCE", 1)
     (tmp_path / "spec.toml").write_text(SPEC.to_toml())
     done = CliRunner().invoke(command, [str(tmp_path / "spec.toml"), *words.split(), "--out", str(tmp_path / "out")])
     assert said in str(done.exception)
