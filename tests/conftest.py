@@ -1,5 +1,7 @@
 """Settings of all tests."""
 
+import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +13,9 @@ from processes import Group
 settings.register_profile("adadp", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None)
 settings.load_profile("adadp")
+
+# Runs of tests take no note in the state folder of whoever runs them.
+os.environ["ADADP_STATE"] = tempfile.mkdtemp(prefix="adadp-state-")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

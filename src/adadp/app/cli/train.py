@@ -29,11 +29,18 @@ if TYPE_CHECKING:
 @click.command(cls=RunCommand)
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the model, certificate, ledger, metrics.")
 @click.option("--resume", type=click.Path(file_okay=False), help="Resume the run in this folder.")
+@click.option("--moved", is_flag=True, help="With --resume: it ran on another machine, and no other copy went on.")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
 @click.option("--nproc", type=click.IntRange(1), help="Train in so many processes on this machine.  [default: 1]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
 def train(
-    out: str | None, config_file: str | None, resume: str | None, nproc: int | None, as_json: bool, **flags: Any
+    out: str | None,
+    config_file: str | None,
+    resume: str | None,
+    moved: bool,
+    nproc: int | None,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     """Train a model privately, and certify it.
 
@@ -49,6 +56,8 @@ def train(
     given = given_options(flags)
     if resume is not None:
         _only_resume(given, out, config_file)
+    elif moved:
+        raise InputError("--moved was given without --resume.", why="It says something about a run that goes on.")
     else:
         _require_out(config_of(given, config_file), out)
     if nproc is not None and nproc > 1 and not is_one_of_several():
@@ -60,7 +69,7 @@ def train(
     try:
         with training_bar(quiet=quiet) as watch, features as progress, processes():
             if resume is not None:
-                result = start.resume(resume, watch=watch, progress=progress)
+                result = start.resume(resume, moved=moved, watch=watch, progress=progress)
             else:
                 result = start.start(config_of(given, config_file), out, watch=watch, progress=progress)
     except Interrupted as stopped:

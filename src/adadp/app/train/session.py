@@ -29,7 +29,9 @@ from adadp.app.losses import (
 )
 from adadp.app.optimizers.building import MakeOptimizer, make_optimizer
 from adadp.app.optimizers.scheduling import MakeScheduler, schedule
+from adadp.app.owndata import is_own
 from adadp.app.runs import RunFolder
+from adadp.app.runs.anchor import Anchor
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
 from adadp.app.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
@@ -69,6 +71,8 @@ def train(
     evaluate: Evaluate | Evaluation | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    moved: bool = False,
+    anchored: bool = True,
     record_unit: str | None = None,
     notes: Iterable[str] = (),
     input_shape: Shape | None = None,
@@ -125,7 +129,7 @@ def train(
     with ExitStack() as stack:
         budget = filter_of(config, plan) if plan.adaptive else None
         rule = planned_budget(spec.method, plan) if budget is None else budget
-        place = _Place(folder, out, spec, rule, stack)
+        place = _Place(folder, out, spec, rule, stack, moved=moved, anchored=anchored and config.seed is None)
         private = PrivateGradients(
             passed,
             records,
@@ -152,11 +156,14 @@ def train(
             budget=budget,
             scheduled=scheduled,
         )
+        if place.anchor is not None and (is_own(config.data) or config.data == "python"):
+            place.anchor.check_records(records, begun=resume)
         if resume:
             run.resume()
         else:
             run.begin()
         place.keep()
+        notes = [*notes, *place.stated()]
         if encoder is not None and place.folder is not None:
             place.folder.write_encoder(encoder)
         run.show_on(place.board(model))
@@ -216,8 +223,13 @@ class _Place:
         spec: RunSpec,
         budget: BudgetRule,
         stack: ExitStack,
+        *,
+        moved: bool,
+        anchored: bool,
     ) -> None:
         self.folder = folder
+        self.anchor: Anchor | None = None
+        self._moved, self._anchored = moved, anchored
         self._out, self._spec, self._budget, self._stack = out, spec, budget, stack
         self._config = spec.config
         self._made = ExitStack()
@@ -233,8 +245,12 @@ class _Place:
             self.folder = RunFolder.create(self._out, self._config)
             self._stack.enter_context(self._made)
             self._made.callback(_remove, self.folder, whole=not there)
-            return self._begun(self.folder.ledger_path)
-        return self._ledger_of(self.folder)
+            return self._noted(self._begun(self.folder.ledger_path), self.folder)
+        return self._noted(self._ledger_of(self.folder), self.folder)
+
+    def stated(self) -> list[str]:
+        """What the certificate states of where the run went on."""
+        return [] if self.anchor is None or self.anchor.moved is None else [self.anchor.moved]
 
     def board(self, model: nn.Module) -> Board | None:
         """What the run is shown on, if it is to be shown."""
@@ -254,6 +270,14 @@ class _Place:
     def _begun(self, path: Path) -> Ledger:
         seeded = self._config.seed is not None
         return self._stack.enter_context(Ledger.create(path, budget=self._budget, seeded=seeded))
+
+    def _noted(self, ledger: Ledger, folder: RunFolder) -> Ledger:
+        """``ledger``, of which this machine takes note, and has taken no note that it lacks."""
+        if self._anchored:
+            self.anchor = self._stack.enter_context(closing(Anchor.of(ledger, folder.path, moved=self._moved)))
+            if not ledger.charges:
+                self._made.callback(self.anchor.forget)
+        return ledger
 
     def _ledger_of(self, folder: RunFolder) -> Ledger:
         if folder.ledger_path.exists():
