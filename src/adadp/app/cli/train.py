@@ -89,31 +89,67 @@ def train(
 @section("Trust")
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--key", type=click.Path(dir_okay=False), help="Public keys of whom you trust: the run must be signed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-def verify(folder: str, as_json: bool) -> None:
+def verify(folder: str, key: str | None, as_json: bool) -> None:
     """Check a finished run: its ledger, its model, and epsilon computed again. Exit code 1 if anything is wrong.
 
     Needs neither PyTorch nor code of your own that the run used; what could not be checked without it is said. A run
     with a seed verifies as what it is, a rehearsal. Whoever can write the folder can write all of it anew, which
-    this cannot tell: keep the digest of a certificate elsewhere to pin it.
+    only a signature tells (adadp sign).
+
+    \b
+    adadp verify runs/mnist
+    adadp verify runs/mnist --key owner.pub
     """
     from adadp.app.report.wording import plain_words
+    from adadp.app.signing import signature_check, what_is_claimed
     from adadp.app.verify import verify_run
     from adadp.certificate.wording import stated
 
-    checks = verify_run(folder)
+    signed = [] if key is None else [signature_check(folder, key)]
+    checks = [*verify_run(folder), *signed]
     passed = all(check.passed for check in checks)
     certificate = json.loads((Path(folder) / "certificate.json").read_bytes()) if passed else None
     if as_json:
         rows = [{"check": each.name, "passed": each.passed, "detail": each.detail} for each in checks]
         said = {} if certificate is None else stated(certificate)
-        click.echo(json.dumps({"verified": passed, **said, "checks": rows}))
+        click.echo(json.dumps({"verified": passed, "signed": key is not None and passed, **said, "checks": rows}))
     else:
         for each in checks:
             click.echo(f"{'ok  ' if each.passed else 'FAIL'}  {each.name}: {each.detail}")
         click.echo("This run does NOT verify." if certificate is None else plain_words(certificate))
+        if passed and key is None:
+            click.echo(what_is_claimed(folder))
     sys.exit(0 if passed else 1)
 
+
+@section("Trust")
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--key", required=True, type=click.Path(dir_okay=False), help="Private Ed25519 key, of OpenSSH or PEM.")
+def sign(folder: str, key: str) -> None:
+    """Sign every file of a finished run that verifies, so that others can tell it from a forgery.
+
+    The signature is an in-toto statement in a DSSE envelope, signature.dsse.json in the folder.
+
+    \b
+    ssh-keygen -t ed25519 -f owner
+    adadp sign runs/mnist --key owner
+    adadp verify runs/mnist --key owner.pub
+    """
+    from adadp.app import signing
+    from adadp.app.verify import verify_run
+
+    failed = [check for check in verify_run(folder) if not check.passed]
+    if failed:
+        raise InputError(
+            f"The run in {folder} does not verify: {failed[0].name}: {failed[0].detail}",
+            why="A signature would vouch for it.",
+            fix=f"See adadp verify {folder}.",
+        )
+    place = signing.sign(folder, key, lambda: click.prompt("Passphrase of the key", hide_input=True, err=True))
+    click.echo(f"Signed: {place}")
 
 def _require_out(config: TrainConfig, out: str | None) -> None:
     from adadp.app.owndata import is_own
