@@ -1,4 +1,4 @@
-"""Signatures over runs: every file and no other, keys of OpenSSH and PEM, and what a stranger's signature may not do."""
+"""Signatures over runs: every file and no other, keys of OpenSSH and PEM, and files of strangers."""
 
 from __future__ import annotations
 

@@ -6,6 +6,9 @@ Statement v1) with the SHA-256 of each file, in a DSSE envelope (Dead Simple Sig
 read it: the file ``signature.dsse.json`` in the folder. Keys are those of OpenSSH (``ssh-keygen -t ed25519``) or PEM.
 """
 
+# cryptography is an extra, and signatures are checked where torch is not installed.
+# ruff: noqa: PLC0415
+
 from __future__ import annotations
 
 import base64
@@ -109,10 +112,12 @@ def what_is_claimed(folder: str | os.PathLike[str]) -> str:
         if (path / SIGNATURE).exists()
         else "The folder is not signed."
     )
-    shown = f" {', '.join(told)} and what the certificate says of records, notes and versions" if told else " All figures"
+    shown = (
+        f" {', '.join(told)} and what the certificate says of records, notes and versions" if told else " All figures"
+    )
     return (
-        f"{signed} The ledger, the certificate, the configuration and the model agree with one another, and epsilon was "
-        f"computed again from the ledger. That they are of a run that took place, and{shown}, is the word of whoever "
+        f"{signed} The ledger, the certificate, the configuration and the model agree with one another, and epsilon "
+        f"was computed again from the ledger. That they are of a run that took place, and{shown}, is the word of whoever "
         "wrote the folder."
     )
 
@@ -137,7 +142,7 @@ def public_keys(path: Path) -> list[Signer]:
     if b"PRIVATE KEY" in content:
         raise InputError(
             f"{path} is a private key.",
-            why="A signature is checked with the public one; the private one should not be given to a program for that.",
+            why="A signature is checked with the public one; keep the private one to yourself.",
             fix=f"Pass {path}.pub, or a file of public keys.",
         )
     found: list[Signer] = []
@@ -156,10 +161,13 @@ def public_keys(path: Path) -> list[Signer]:
             assert isinstance(key, Ed25519PublicKey)
             found.append(Signer(key, name.decode("utf-8", "replace") or path.name))
     except (ValueError, IndexError, UnsupportedAlgorithm) as error:
-        raise InputError(f"{path} holds a key that cannot be read: {error}", fix="Pass the file as it was made.") from error
+        raise InputError(
+            f"{path} holds a key that cannot be read: {error}", fix="Pass the file as it was made."
+        ) from error
     if not found:
         raise InputError(
-            f"{path} holds no Ed25519 public key.", fix="Make a pair with ssh-keygen -t ed25519, and pass its .pub file."
+            f"{path} holds no Ed25519 public key.",
+            fix="Make a pair with ssh-keygen -t ed25519, and pass its .pub file.",
         )
     return found
 
@@ -186,7 +194,7 @@ def _private_key(path: Path, ask: Callable[[], str]) -> Ed25519PrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InputError(
             f"The private key {path} cannot be read: {error}",
-            fix="Pass an Ed25519 key of OpenSSH (ssh-keygen -t ed25519) or a PEM file, and its passphrase if it has one.",
+            fix="Pass an Ed25519 key of OpenSSH (ssh-keygen -t ed25519) or PEM, and its passphrase if it has one.",
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(

@@ -130,7 +130,7 @@ def run_on(
     anchored: bool = True,
     watch: Callable[[Status], None] | None = None,
 ) -> TrainResult:
-    """Train ``spec`` on records that are at hand. A run that is not ``anchored`` leaves nothing outside of its folder."""
+    """Train ``spec`` on records that are at hand. One that is not ``anchored`` leaves nothing outside of its folder."""
     config = spec.config
     assert config.model is not None
     inputs = records.inputs

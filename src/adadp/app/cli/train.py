@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
 @click.option("--nproc", type=click.IntRange(1), help="Train in so many processes on this machine.  [default: 1]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-def train(
+def train(  # noqa: PLR0917
     out: str | None,
     config_file: str | None,
     resume: str | None,
@@ -150,6 +150,7 @@ def sign(folder: str, key: str) -> None:
         )
     place = signing.sign(folder, key, lambda: click.prompt("Passphrase of the key", hide_input=True, err=True))
     click.echo(f"Signed: {place}")
+
 
 def _require_out(config: TrainConfig, out: str | None) -> None:
     from adadp.app.owndata import is_own

@@ -43,8 +43,8 @@ _KEY = 32
 _KEYS, _MOVED = 2 * _SLOT, 2 * _SLOT + 2 * _KEY
 """Where key and fingerprint stand, and whether the run was moved here."""
 _STATED = (
-    "The run was resumed on a machine that had no record of it. That its folder was the latest one, so that no step was "
-    "released twice, is the word of whoever resumed it."
+    "The run was resumed on a machine that had no record of it. That its folder was the latest one, so that no step "
+    "was released twice, is the word of whoever resumed it."
 )
 _FEW = 1000
 """Records on disk that a fingerprint reads."""
@@ -109,7 +109,7 @@ class Anchor:
             if _fingerprint(records, kept[:_KEY]) != kept[_KEY:]:
                 raise InputError(
                     "The records are not those the run was begun with.",
-                    why="What was released of them and what is released now would be charged as one run on one data set.",
+                    why="What was released and what is released now would be charged as one run on one data set.",
                     fix="Pass the same records in the same order, or begin a new run in another folder.",
                 )
             return
@@ -144,7 +144,7 @@ class Anchor:
             elif ledger.charges:
                 raise LedgerError(
                     f"This machine has no note of the run in {folder}.",
-                    why="The folder may be an older copy of a run that went on elsewhere; steps would be released twice.",
+                    why="It may be an older copy of a run that went on elsewhere: steps would be released twice.",
                     fix="Resume it where it ran. If it was moved, and nothing went on with any other copy, say so: "
                     "--moved, or fit(moved=True). The certificate will state it.",
                 )

@@ -156,14 +156,12 @@ def train(
             budget=budget,
             scheduled=scheduled,
         )
-        if place.anchor is not None and (is_own(config.data) or config.data == "python"):
-            place.anchor.check_records(records, begun=resume)
+        place.check_records(records, resume)
         if resume:
             run.resume()
         else:
             run.begin()
         place.keep()
-        notes = [*notes, *place.stated()]
         if encoder is not None and place.folder is not None:
             place.folder.write_encoder(encoder)
         run.show_on(place.board(model))
@@ -173,8 +171,8 @@ def train(
             if ranks.any("asking for stops", stop.is_set()):
                 raise run.stopped()
         run.loop()
-        learned = None if preparation is None else preparation.learned
-        result = run.finish(record_unit, notes, learned, encoder)
+        about = [*notes, *place.stated()]
+        result = run.finish(record_unit, about, None if preparation is None else preparation.learned, encoder)
         return replace(result, model=whole(result.network))
 
 
@@ -247,6 +245,11 @@ class _Place:
             self._made.callback(_remove, self.folder, whole=not there)
             return self._noted(self._begun(self.folder.ledger_path), self.folder)
         return self._noted(self._ledger_of(self.folder), self.folder)
+
+    def check_records(self, records: Records, begun: bool) -> None:
+        """Refuse other records of the user's own than those the run was ``begun`` with."""
+        if self.anchor is not None and (is_own(self._config.data) or self._config.data == "python"):
+            self.anchor.check_records(records, begun=begun)
 
     def stated(self) -> list[str]:
         """What the certificate states of where the run went on."""
