@@ -117,8 +117,8 @@ def what_is_claimed(folder: str | os.PathLike[str]) -> str:
     )
     return (
         f"{signed} The ledger, the certificate, the configuration and the model agree with one another, and epsilon "
-        f"was computed again from the ledger. That they are of a run that took place, and{shown}, is the word of whoever "
-        "wrote the folder."
+        f"was computed again from the ledger. That they are of a run that took place, and{shown}, is the word of "
+        "whoever wrote the folder."
     )
 
 

@@ -161,9 +161,7 @@ def train(
             run.resume()
         else:
             run.begin()
-        place.keep()
-        if encoder is not None and place.folder is not None:
-            place.folder.write_encoder(encoder)
+        place.keep(encoder)
         run.show_on(place.board(model))
         if preparation is not None:
             with stop_requests() as stop:  # a release that is paid is saved before the run stops
@@ -171,8 +169,8 @@ def train(
             if ranks.any("asking for stops", stop.is_set()):
                 raise run.stopped()
         run.loop()
-        about = [*notes, *place.stated()]
-        result = run.finish(record_unit, about, None if preparation is None else preparation.learned, encoder)
+        learned = None if preparation is None else preparation.learned
+        result = run.finish(record_unit, [*notes, *place.stated()], learned, encoder)
         return replace(result, model=whole(result.network))
 
 
@@ -261,9 +259,11 @@ class _Place:
             return None
         return self._stack.enter_context(closing(Board(self.folder, model, self._spec.lr)))
 
-    def keep(self) -> None:
-        """The run begins: from now on its folder stays, whatever happens."""
+    def keep(self, encoder: Mapping[str, Any] | None) -> None:
+        """The run begins: from now on its folder stays, whatever happens, with how files become its records."""
         self._made.pop_all()
+        if encoder is not None and self.folder is not None:
+            self.folder.write_encoder(encoder)
 
     def _end(self) -> None:
         """The files of a run that has finished tell no times but when it began, which its ledger says too."""
