@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from processes import Group
 settings.register_profile("adadp", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None)
 settings.load_profile("adadp")
+
+# Runs of tests take no note in the state folder of whoever runs them.
+os.environ["ADADP_STATE"] = tempfile.mkdtemp(prefix="adadp-state-")
 
 
 def _memory() -> str | None:

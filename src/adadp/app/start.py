@@ -51,12 +51,13 @@ def start(
 def resume(
     out: str | os.PathLike[str],
     *,
+    moved: bool = False,
     watch: Callable[[Status], None] | None = None,
     progress: Progress | None = None,
 ) -> TrainResult:
-    """Go on with the run in the folder ``out``."""
+    """Go on with the run in the folder ``out``; ``moved`` as in ``adadp.app.runs.anchor``."""
     spec = resolve(joined().from_first("opening the folder", lambda: _configured(out)))
-    return run_on(_in_turn(spec, progress), spec, out, resume=True, watch=watch)
+    return run_on(_in_turn(spec, progress), spec, out, resume=True, moved=moved, watch=watch)
 
 
 def _configured(out: str | os.PathLike[str]) -> TrainConfig:
@@ -125,9 +126,11 @@ def run_on(
     out: str | os.PathLike[str] | None,
     *,
     resume: bool = False,
+    moved: bool = False,
+    anchored: bool = True,
     watch: Callable[[Status], None] | None = None,
 ) -> TrainResult:
-    """Train ``spec`` on records that are at hand."""
+    """Train ``spec`` on records that are at hand. One that is not ``anchored`` leaves nothing outside of its folder."""
     config = spec.config
     assert config.model is not None
     inputs = records.inputs
@@ -144,6 +147,8 @@ def run_on(
         validation=records.validation,
         out=out,
         resume=resume,
+        moved=moved,
+        anchored=anchored,
         record_unit=inputs.record,
         notes=[*inputs.notes, *_public_weights(config.model)],
         encoder=inputs.encoder,

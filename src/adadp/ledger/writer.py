@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from typing import Any
@@ -47,6 +47,8 @@ class Ledger:
         self._mutex = threading.Lock()
         self._process = os.getpid()
         self._unusable = ""
+        self.witness: Callable[[int, str], None] | None = None
+        """Who is told ``length`` and ``head`` of each line on the disk before its charge counts as made."""
         status = os.fstat(file)
         self._expected = (status.st_dev, status.st_ino, status.st_size)
 
@@ -211,6 +213,8 @@ class Ledger:
         """Write ``line``, force it to the disk, and only then take it in."""
         self._write(line + b"\n", new_file=new_file)
         self._chain.accept(line)
+        if self.witness is not None:
+            self.witness(self._chain.length, self._chain.head)
 
     def _write(self, data: bytes, *, new_file: bool = False) -> None:
         left = memoryview(data)

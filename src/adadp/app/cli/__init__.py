@@ -18,7 +18,7 @@ from adadp.app.cli.options import spelling
 from adadp.app.cli.plan import plan
 from adadp.app.cli.predict import evaluate, predict
 from adadp.app.cli.report import report
-from adadp.app.cli.train import train, verify
+from adadp.app.cli.train import sign, train, verify
 from adadp.app.cli.tune import tune
 from adadp.app.launch import speaks
 from adadp.errors import AdaDPError
@@ -56,7 +56,7 @@ class _Commands(click.Group):
                 formatter.write_dl(sections[title])
 
 
-_OURS = (train, tune, plan, predict, evaluate, verify, report, audit, ledger, epsilon, delta, calibrate, data)
+_OURS = (train, tune, plan, predict, evaluate, verify, sign, report, audit, ledger, epsilon, delta, calibrate, data)
 _COMMANDS: Registry[click.Command] = Registry(
     "command",
     {str(each.name): each for each in _OURS},

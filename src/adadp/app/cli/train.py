@@ -29,11 +29,18 @@ if TYPE_CHECKING:
 @click.command(cls=RunCommand)
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the model, certificate, ledger, metrics.")
 @click.option("--resume", type=click.Path(file_okay=False), help="Resume the run in this folder.")
+@click.option("--moved", is_flag=True, help="With --resume: it ran on another machine, and no other copy went on.")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
 @click.option("--nproc", type=click.IntRange(1), help="Train in so many processes on this machine.  [default: 1]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-def train(
-    out: str | None, config_file: str | None, resume: str | None, nproc: int | None, as_json: bool, **flags: Any
+def train(  # noqa: PLR0917
+    out: str | None,
+    config_file: str | None,
+    resume: str | None,
+    moved: bool,
+    nproc: int | None,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     """Train a model privately, and certify it.
 
@@ -49,6 +56,8 @@ def train(
     given = given_options(flags)
     if resume is not None:
         _only_resume(given, out, config_file)
+    elif moved:
+        raise InputError("--moved was given without --resume.", why="It says something about a run that goes on.")
     else:
         _require_out(config_of(given, config_file), out)
     if nproc is not None and nproc > 1 and not is_one_of_several():
@@ -60,7 +69,7 @@ def train(
     try:
         with training_bar(quiet=quiet) as watch, features as progress, processes():
             if resume is not None:
-                result = start.resume(resume, watch=watch, progress=progress)
+                result = start.resume(resume, moved=moved, watch=watch, progress=progress)
             else:
                 result = start.start(config_of(given, config_file), out, watch=watch, progress=progress)
     except Interrupted as stopped:
@@ -80,30 +89,67 @@ def train(
 @section("Trust")
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--key", type=click.Path(dir_okay=False), help="Public keys of whom you trust: the run must be signed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-def verify(folder: str, as_json: bool) -> None:
+def verify(folder: str, key: str | None, as_json: bool) -> None:
     """Check a finished run: its ledger, its model, and epsilon computed again. Exit code 1 if anything is wrong.
 
     Needs neither PyTorch nor code of your own that the run used; what could not be checked without it is said. A run
     with a seed verifies as what it is, a rehearsal. Whoever can write the folder can write all of it anew, which
-    this cannot tell: keep the digest of a certificate elsewhere to pin it.
+    only a signature tells (adadp sign).
+
+    \b
+    adadp verify runs/mnist
+    adadp verify runs/mnist --key owner.pub
     """
     from adadp.app.report.wording import plain_words
+    from adadp.app.signing import signature_check, what_is_claimed
     from adadp.app.verify import verify_run
     from adadp.certificate.wording import stated
 
-    checks = verify_run(folder)
+    signed = [] if key is None else [signature_check(folder, key)]
+    checks = [*verify_run(folder), *signed]
     passed = all(check.passed for check in checks)
     certificate = json.loads((Path(folder) / "certificate.json").read_bytes()) if passed else None
     if as_json:
         rows = [{"check": each.name, "passed": each.passed, "detail": each.detail} for each in checks]
         said = {} if certificate is None else stated(certificate)
-        click.echo(json.dumps({"verified": passed, **said, "checks": rows}))
+        click.echo(json.dumps({"verified": passed, "signed": key is not None and passed, **said, "checks": rows}))
     else:
         for each in checks:
             click.echo(f"{'ok  ' if each.passed else 'FAIL'}  {each.name}: {each.detail}")
         click.echo("This run does NOT verify." if certificate is None else plain_words(certificate))
+        if passed and key is None:
+            click.echo(what_is_claimed(folder))
     sys.exit(0 if passed else 1)
+
+
+@section("Trust")
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--key", required=True, type=click.Path(dir_okay=False), help="Private Ed25519 key, of OpenSSH or PEM.")
+def sign(folder: str, key: str) -> None:
+    """Sign every file of a finished run that verifies, so that others can tell it from a forgery.
+
+    The signature is an in-toto statement in a DSSE envelope, signature.dsse.json in the folder.
+
+    \b
+    ssh-keygen -t ed25519 -f owner
+    adadp sign runs/mnist --key owner
+    adadp verify runs/mnist --key owner.pub
+    """
+    from adadp.app import signing
+    from adadp.app.verify import verify_run
+
+    failed = [check for check in verify_run(folder) if not check.passed]
+    if failed:
+        raise InputError(
+            f"The run in {folder} does not verify: {failed[0].name}: {failed[0].detail}",
+            why="A signature would vouch for it.",
+            fix=f"See adadp verify {folder}.",
+        )
+    place = signing.sign(folder, key, lambda: click.prompt("Passphrase of the key", hide_input=True, err=True))
+    click.echo(f"Signed: {place}")
 
 
 def _require_out(config: TrainConfig, out: str | None) -> None:

@@ -244,6 +244,10 @@ class RunFolder:
         """What ``write_search`` was given; None if the run was not chosen by a search."""
         return _read_json(self.search_path)
 
+    def write_signature(self, name: str, envelope: Mapping[str, Any]) -> None:
+        """Replace the signature over the other files."""
+        _write_json(self.path / name, envelope, indent=2, end="\n")
+
     def write_confusion(self, labels: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
         """Replace the confusion matrix of the test records: a row for a true class, a column for what it is taken for.
 

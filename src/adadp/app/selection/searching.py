@@ -273,7 +273,7 @@ def make_run(  # noqa: PLR0917
     if place.exists() and not _is_over(place, config, part, watch):
         shutil.rmtree(place)
     if not place.exists():
-        start.run_on(part, RunSpec.of(config), place, watch=watch)
+        start.run_on(part, RunSpec.of(config), place, anchored=False, watch=watch)  # how many runs there are is secret
 
 
 def _is_over(place: Path, config: TrainConfig, records: start.Prepared, watch: Callable[[Status], None] | None) -> bool:
@@ -292,7 +292,7 @@ def _is_over(place: Path, config: TrainConfig, records: start.Prepared, watch: C
     if not (folder.config_path.exists() and folder.checkpoint_path.exists()):
         return False
     try:
-        start.run_on(records, RunSpec.of(config), place, resume=True, watch=watch)
+        start.run_on(records, RunSpec.of(config), place, resume=True, anchored=False, watch=watch)
     except (RunError, LedgerCorrupt) as error:
         if isinstance(error.__cause__, OSError):  # the disk is full, or does not answer
             raise

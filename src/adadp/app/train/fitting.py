@@ -80,6 +80,7 @@ def fit(
     validation: tuple[Tensor, Tensor] | int | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    moved: bool = False,
     watch: Watch | None = None,
     **settings: Any,
 ) -> TrainResult:
@@ -109,7 +110,7 @@ def fit(
     ``validation``  for a noise schedule that follows looks: public (features, labels), or how many of ``data`` to keep
                     aside, which are private unless ``validation_public``
     ``out``         folder to keep the run in; ``resume=True`` goes on with the run that is there, given the same data,
-                    model and arguments
+                    model and arguments; ``moved=True`` if it ran on another machine, and no other copy of it went on
     ``watch``       a function that is called with the status of the run
 
     ``noise_schedule``, ``clip_norm_schedule``, ``lr`` and ``batch_size`` may change over the epochs: a schedule, its
@@ -208,6 +209,7 @@ def fit(
         evaluate=evaluate,
         out=out,
         resume=resume,
+        moved=moved,
         notes=[*data_notes, *([bound.describe()] if isinstance(bound, InputBound) else [])],
         example=example,
         input_shape=shape,

@@ -29,7 +29,9 @@ from adadp.app.losses import (
 )
 from adadp.app.optimizers.building import MakeOptimizer, make_optimizer
 from adadp.app.optimizers.scheduling import MakeScheduler, schedule
+from adadp.app.owndata import is_own
 from adadp.app.runs import RunFolder
+from adadp.app.runs.anchor import Anchor
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
 from adadp.app.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
@@ -69,6 +71,8 @@ def train(
     evaluate: Evaluate | Evaluation | None = None,
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    moved: bool = False,
+    anchored: bool = True,
     record_unit: str | None = None,
     notes: Iterable[str] = (),
     input_shape: Shape | None = None,
@@ -125,7 +129,7 @@ def train(
     with ExitStack() as stack:
         budget = filter_of(config, plan) if plan.adaptive else None
         rule = planned_budget(spec.method, plan) if budget is None else budget
-        place = _Place(folder, out, spec, rule, stack)
+        place = _Place(folder, out, spec, rule, stack, moved=moved, anchored=anchored and config.seed is None)
         private = PrivateGradients(
             passed,
             records,
@@ -152,13 +156,12 @@ def train(
             budget=budget,
             scheduled=scheduled,
         )
+        place.check_records(records, resume)
         if resume:
             run.resume()
         else:
             run.begin()
-        place.keep()
-        if encoder is not None and place.folder is not None:
-            place.folder.write_encoder(encoder)
+        place.keep(encoder)
         run.show_on(place.board(model))
         if preparation is not None:
             with stop_requests() as stop:  # a release that is paid is saved before the run stops
@@ -167,7 +170,7 @@ def train(
                 raise run.stopped()
         run.loop()
         learned = None if preparation is None else preparation.learned
-        result = run.finish(record_unit, notes, learned, encoder)
+        result = run.finish(record_unit, [*notes, *place.stated()], learned, encoder)
         return replace(result, model=whole(result.network))
 
 
@@ -216,8 +219,13 @@ class _Place:
         spec: RunSpec,
         budget: BudgetRule,
         stack: ExitStack,
+        *,
+        moved: bool,
+        anchored: bool,
     ) -> None:
         self.folder = folder
+        self.anchor: Anchor | None = None
+        self._moved, self._anchored = moved, anchored
         self._out, self._spec, self._budget, self._stack = out, spec, budget, stack
         self._config = spec.config
         self._made = ExitStack()
@@ -233,8 +241,17 @@ class _Place:
             self.folder = RunFolder.create(self._out, self._config)
             self._stack.enter_context(self._made)
             self._made.callback(_remove, self.folder, whole=not there)
-            return self._begun(self.folder.ledger_path)
-        return self._ledger_of(self.folder)
+            return self._noted(self._begun(self.folder.ledger_path), self.folder)
+        return self._noted(self._ledger_of(self.folder), self.folder)
+
+    def check_records(self, records: Records, begun: bool) -> None:
+        """Refuse other records of the user's own than those the run was ``begun`` with."""
+        if self.anchor is not None and (is_own(self._config.data) or self._config.data == "python"):
+            self.anchor.check_records(records, begun=begun)
+
+    def stated(self) -> list[str]:
+        """What the certificate states of where the run went on."""
+        return [] if self.anchor is None or self.anchor.moved is None else [self.anchor.moved]
 
     def board(self, model: nn.Module) -> Board | None:
         """What the run is shown on, if it is to be shown."""
@@ -242,9 +259,11 @@ class _Place:
             return None
         return self._stack.enter_context(closing(Board(self.folder, model, self._spec.lr)))
 
-    def keep(self) -> None:
-        """The run begins: from now on its folder stays, whatever happens."""
+    def keep(self, encoder: Mapping[str, Any] | None) -> None:
+        """The run begins: from now on its folder stays, whatever happens, with how files become its records."""
         self._made.pop_all()
+        if encoder is not None and self.folder is not None:
+            self.folder.write_encoder(encoder)
 
     def _end(self) -> None:
         """The files of a run that has finished tell no times but when it began, which its ledger says too."""
@@ -254,6 +273,14 @@ class _Place:
     def _begun(self, path: Path) -> Ledger:
         seeded = self._config.seed is not None
         return self._stack.enter_context(Ledger.create(path, budget=self._budget, seeded=seeded))
+
+    def _noted(self, ledger: Ledger, folder: RunFolder) -> Ledger:
+        """``ledger``, of which this machine takes note, and has taken no note that it lacks."""
+        if self._anchored:
+            self.anchor = self._stack.enter_context(closing(Anchor.of(ledger, folder.path, moved=self._moved)))
+            if not ledger.charges:
+                self._made.callback(self.anchor.forget)
+        return ledger
 
     def _ledger_of(self, folder: RunFolder) -> Ledger:
         if folder.ledger_path.exists():
