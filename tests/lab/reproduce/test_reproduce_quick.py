@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
     ("item", "figures", "names"),
     [
         ("xu-2020/example-lemma1", 3, ["(17, 8.5), in proportion to s"]),
-        ("xu-2020/figure5a", 1, ["0.002"]),
+        ("xu-2020/figure5a", 2, ["0.0008", "0.001"]),
         ("yu-2019/figure14", 2, ["rho 0.02: uniform"]),
     ],
 )
