@@ -112,11 +112,24 @@ class ConvolutionRule(Rule):
             self.padding,
             self.dilation,
             self.transposed,
-            [0] * len(self.stride),
+            self._output_padding(pair),
             self.groups,
             [False, True, False],
         )[1]
         return total
+
+    def _output_padding(self, pair: Pair) -> list[int]:
+        """How much longer the output of a transposed convolution is than its input makes it, by its shape."""
+        if not self.transposed:
+            return [0] * len(self.stride)
+        image, points = self._sides(pair)
+        settings = zip(self.stride, self.padding, self.dilation, self.weight_shape[2:], strict=True)
+        return [
+            size - ((count - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1)
+            for size, count, (stride, padding, dilation, kernel) in zip(
+                image.shape[2:], points.shape[2:], settings, strict=True
+            )
+        ]
 
     def _positions(self, pair: Pair) -> int:
         return math.prod(self._sides(pair)[1].shape[2:])
