@@ -155,10 +155,9 @@ class Steep(nn.Module):
         return self.out(torch.sin(self.layer(x) * 1e4))
 
 
-@pytest.mark.parametrize(("error", "accepted"), [(0.0, True), (3e-5, False)])
+@pytest.mark.parametrize(("error", "accepted"), [(0.0, True), (0.03, False)])
 def test_rounding_of_a_model_excuses_the_compiler_and_an_error_of_its_own_does_not(error, accepted, monkeypatch):
-    """This compiler rounds parameters otherwise, which is far from 1e-4 of the gradients; then it errs where nothing is
-    steep, too."""
+    """This compiler rounds parameters otherwise, which is far from 1e-4 of the gradients; then it errs by 3 % too."""
 
     def compiler(run, **_):
         def other(state, leaves):
