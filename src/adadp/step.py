@@ -287,6 +287,7 @@ class PrivateGradients:
     def _sum_of_batch(self, batch: Sequence[Sequence[Tensor]], step: int, *, checked: bool = False) -> Parts | None:
         """What the method asks of the batch, added over its chunks. Sensitive."""
         total: Parts | None = None
+        added = False
         for group, chunks in enumerate(batch):
             with self._random_layers(step, group):
                 for number, chunk in enumerate(chunks):  # none outlives its turn: new memory costs more than the sums
@@ -297,7 +298,7 @@ class PrivateGradients:
                     tensors, empty = self._tensors(chunk, group)
                     for capture in self._engines[group].captures(tensors, empty, checked=checked and number == 0):
                         parts = self.query.contribution(capture)
-                        total = parts if total is None else _added(total, parts)
+                        total, added = (parts, False) if total is None else (_added(total, parts, in_place=added), True)
                     del tensors, empty
         return total
 
@@ -499,9 +500,12 @@ def _check_choices(method: Method, plan: Plan) -> None:
     )
 
 
-def _added(total: Parts, parts: Parts) -> Parts:
-    """Two chunks' contributions together, in double precision."""
+def _added(total: Parts, parts: Parts, *, in_place: bool = False) -> Parts:
+    """Two chunks' contributions together, in double precision; ``in_place`` if ``total`` is such a sum already."""
     return {
-        purpose: {name: value.double() + parts[purpose][name] for name, value in tensors.items()}
+        purpose: {
+            name: (value if in_place else value.to(torch.float64, copy=True)).add_(parts[purpose][name])
+            for name, value in tensors.items()
+        }
         for purpose, tensors in total.items()
     }

@@ -1,5 +1,7 @@
 """Compiled passes against the model as written: the same norms and sums, the same random numbers, or not compiled."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -140,6 +142,42 @@ def test_a_compiler_that_computes_something_else_is_found_on_probe_records(wrong
     with pytest.warns(UserWarning, match="is not compiled"):
         found = found_by(engine, batch)
     assert torch.equal(found[0], found_by(GradientEngine(model, cross_entropy, batch), batch)[0])
+
+
+class Steep(nn.Module):
+    """A model in which the last bit of a parameter shows in the third digit of a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.out(torch.sin(self.layer(x) * 1e4))
+
+
+@pytest.mark.parametrize(("error", "accepted"), [(0.0, True), (0.03, False)])
+def test_rounding_of_a_model_excuses_the_compiler_and_an_error_of_its_own_does_not(error, accepted, monkeypatch):
+    """This compiler rounds parameters otherwise, which is far from 1e-4 of the gradients; then it errs by 3 % too."""
+
+    def compiler(run, **_):
+        def other(state, leaves):
+            moved = {key: value * (1 + 2.0**-23) for key, value in state.items()}
+            return [value * (1 + error) if value is not None and value.is_floating_point() else value
+                    for value in run(moved, leaves)]  # fmt: skip
+
+        return other
+
+    monkeypatch.setattr(compiled_passes.torch, "compile", compiler)
+    torch.manual_seed(0)
+    model, batch = Steep(), (torch.randn(RECORDS, 4), torch.arange(RECORDS) % 3)
+    engine = GradientEngine(model, cross_entropy, batch)
+
+    def passes():
+        return CompiledPasses(model, cross_entropy, replace(engine._blueprint, rounding=0.0), engine._probes)
+
+    assert (passes()(batch) is not None) is accepted
+    monkeypatch.setattr(compiled_passes, "_FAR", 0.0)  # without the excuse
+    assert passes()(batch) is None
 
 
 DATA = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 3

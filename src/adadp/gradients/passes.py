@@ -106,24 +106,38 @@ def _widened(value: Tensor) -> Tensor:
 def _pieces(uses: Sequence[Use], grads: Sequence[Tensor | None], blueprint: Blueprint, records: int) -> list[Piece]:
     """Pairs with the records first, one piece per set of parameters; several uses of one parameter stay together."""
     uses_of = Counter(target for use in uses for target in use.targets.values())
-    pieces: list[Piece] = []
-    shared: defaultdict[Target, list[tuple[Rule, Pair]]] = defaultdict(list)
+    alike = Counter(tuple(use.targets.items()) for use in uses)
+    together: defaultdict[tuple[tuple[str, Target], ...], list[tuple[Rule, Pair]]] = defaultdict(list)
+    apart: defaultdict[Target, list[tuple[Rule, Pair]]] = defaultdict(list)
     for use, grad in zip(uses, grads, strict=False):
         if grad is None:  # the loss does not depend on this use
             continue
-        pair = _pair(use, grad, blueprint, records)
-        alone = tuple(slot for slot in pair.slots if uses_of[use.targets[slot]] == 1)
-        if alone:
-            pieces.append(Piece(((use.rule, pair.only(alone)),), {slot: use.targets[slot] for slot in alone}))
-        for slot in pair.slots:
-            if slot not in alone:
-                shared[use.targets[slot]].append((use.rule, pair.only((slot,))))
-    for target, several in shared.items():
+        pair, targets = _pair(use, grad, blueprint, records), tuple(use.targets.items())
+        if all(uses_of[target] == alike[targets] for _, target in targets):
+            together[targets].append((use.rule, pair))
+        else:
+            for slot, target in targets:
+                apart[target].append((use.rule, pair.only((slot,))))
+    pieces: list[Piece] = []
+    for targets, several in together.items():
+        if len(joined := _joined(several)) == 1:
+            pieces += _pieces_of(*joined[0], dict(targets))
+        else:
+            for slot, target in targets:
+                apart[target] += [(rule, pair.only((slot,))) for rule, pair in several]
+    for target, several in apart.items():
         pieces.append(Piece(_joined(several), {several[0][1].slots[0]: target}))
     return pieces
 
 
+def _pieces_of(rule: Rule, pair: Pair, targets: Mapping[str, Target]) -> list[Piece]:
+    """One use as a piece, or as two: parameters whose per-example gradients are made, and others with a closed form."""
+    made = {slot: rule.instantiates(pair.only((slot,))) for slot in pair.slots}
+    parts = [tuple(slot for slot in pair.slots if made[slot] is each) for each in (True, False)]
+    return [Piece(((rule, pair.only(part)),), {slot: targets[slot] for slot in part}) for part in parts if part]
+
+
 def _joined(uses: list[tuple[Rule, Pair]]) -> tuple[tuple[Rule, Pair], ...]:
-    """Several uses of one parameter as one, where a rule of theirs knows how."""
-    found = next((joined for rule, _ in uses if (joined := rule.joined(uses)) is not None), None)
+    """Several uses of the same parameters as one, where a rule of theirs knows how."""
+    found = uses[0] if len(uses) == 1 else next(filter(None, (rule.joined(uses) for rule, _ in uses)), None)
     return tuple(uses) if found is None else (found,)

@@ -1,13 +1,16 @@
 """Every kind of layer against plain autograd: norms, sums weighted by group, clamped sums."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
 import torch.nn.functional as F
-from agreement import agrees, quiet
+from agreement import Made, agrees, quiet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from adadp.app.gradient_rules import convolution
 from adadp.app.gradient_rules.attention import attention
 
 pytestmark = pytest.mark.slow
@@ -38,6 +41,11 @@ CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 
 
+def kernel_for_each_record(wanted):
+    """Inside, small convolutions are computed as large ones are, record by record."""
+    return patch.object(convolution, "_ONE_BY_ONE", 0 if wanted else convolution._ONE_BY_ONE)
+
+
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_convolution(data):
@@ -58,7 +66,8 @@ def test_convolution(data):
         padding_mode=mode,
     )
     size = {1: 9, 2: 6, 3: 5}[dimensions]
-    agrees(layer, (torch.randn(draw(BATCHES), layer.in_channels, *[size] * dimensions),))
+    with kernel_for_each_record(draw(st.booleans(), label="a kernel for each record")):
+        agrees(layer, (torch.randn(draw(BATCHES), layer.in_channels, *[size] * dimensions),))
 
 
 @settings(max_examples=20, deadline=None)
@@ -79,13 +88,35 @@ def test_transposed_convolution(data):
         groups=groups,
         dilation=dilation,
     )
-    agrees(layer, (torch.randn(draw(BATCHES), layer.in_channels, *[4] * dimensions),))
+    with kernel_for_each_record(draw(st.booleans(), label="a kernel for each record")):
+        agrees(layer, (torch.randn(draw(BATCHES), layer.in_channels, *[4] * dimensions),))
 
 
 def test_convolution_of_few_positions_and_many_weights():
     """The norm comes from Gram matrices here, from the gradients themselves elsewhere."""
     for layer in (nn.Conv2d(12, 16, 3, groups=2), nn.ConvTranspose2d(12, 16, 3)):
         agrees(layer, (torch.randn(3, 12, 3, 3),))
+
+
+def test_a_large_convolution_and_channels_that_lie_together():
+    agrees(nn.Conv2d(64, 64, 5, padding=2), (torch.randn(3, 64, 6, 6),))
+    for layer in (nn.Conv2d(6, 4, 3), nn.Conv2d(6, 6, 3, groups=6)):
+        agrees(layer, (torch.randn(3, 6, 5, 5).contiguous(memory_format=torch.channels_last),))
+
+
+def test_parameters_that_layers_share_in_part():
+    """A weight with two biases; a bias that is also the one row of a weight; weight and bias used together twice."""
+    mixed = Made(
+        lambda m, x: F.linear(F.linear(x, m.weight, m.one) + F.linear(x * x, m.weight, m.other), m.one[None], m.last),
+        weight=torch.randn(4, 3),
+        one=torch.randn(4),
+        other=torch.randn(4),
+        last=torch.randn(1),
+    )
+    agrees(mixed, (torch.randn(3, 2, 3),))
+    twice = Made(lambda m, x: m.layer(torch.tanh(m.layer(x))), layer=nn.Linear(4, 4))
+    for positions in ((), (2,), (40,)):
+        agrees(twice, (torch.randn(3, *positions, 4),))
 
 
 @few

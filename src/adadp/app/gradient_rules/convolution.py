@@ -27,6 +27,10 @@ from adadp.gradients.rule import (
     weigh,
 )
 
+_ONE_BY_ONE = 1 << 21
+"""Multiplications of one record's gradient from which on torch's own kernel is called for each record: the call then
+costs less than cutting patches (measured: 26 ms instead of 46 for 120 records and a 5x5 convolution of 64 channels)."""
+
 
 @dataclass(frozen=True)
 class ConvolutionRule(Rule):
@@ -34,6 +38,7 @@ class ConvolutionRule(Rule):
 
     The gradient of one record is a matrix product over positions: patches of the input times the output gradient. For a
     transposed convolution the two change places, because it is the gradient of a convolution with respect to its input.
+    On a processor, large ones are made by torch's kernel, record by record, which cuts no patches.
     """
 
     weight_shape: tuple[int, ...]
@@ -46,23 +51,29 @@ class ConvolutionRule(Rule):
     def working_size(self, pair: Pair) -> int:
         if "weight" not in pair.slots:
             return pair.output_grad.shape[1]
-        positions = math.prod(self._sides(pair)[1].shape[2:])
-        return math.prod(self.weight_shape[1:]) * (self.weight_shape[0] + self.groups * positions)
+        if self._one_by_one(pair):
+            return math.prod(self.weight_shape)
+        return math.prod(self.weight_shape[1:]) * (self.weight_shape[0] + self.groups * self._positions(pair))
 
     def instantiates(self, pair: Pair) -> bool:
         """By multiplications per record and group: two Gram matrices over the positions, or the product itself."""
         if "weight" not in pair.slots:
             return True
-        positions = math.prod(self._sides(pair)[1].shape[2:])
+        positions = self._positions(pair)
         patch, channels = math.prod(self.weight_shape[1:]), self.weight_shape[0] // self.groups
         return positions * (patch + channels) >= patch * channels
 
     def per_example(self, pair: Pair) -> Sums:
         grads = {}
         if "weight" in pair.slots:
-            patches, points = self._matrices(pair)
-            product = torch.matmul(points, patches.mT)
-            grads["weight"] = product.view(pair.records, *self.weight_shape)
+            if self._one_by_one(pair):
+                grads["weight"] = pair.output_grad.new_empty(pair.records, *self.weight_shape)
+                for record, made in enumerate(grads["weight"]):
+                    made.copy_(self._whole(pair.rows(record, record + 1)))
+            else:
+                patches, points = self._matrices(pair)
+                product = torch.matmul(points, patches.mT)
+                grads["weight"] = product.view(pair.records, *self.weight_shape)
         if "bias" in pair.slots:
             grads["bias"] = pair.output_grad.flatten(2).sum(2)
         return grads
@@ -83,23 +94,49 @@ class ConvolutionRule(Rule):
     def weighted_sum(self, pair: Pair, weights: Tensor) -> Sums:
         sums = {}
         if "weight" in pair.slots:
-            assert pair.input is not None
-            _, sums["weight"], _ = torch.ops.aten.convolution_backward(
-                scale_rows(pair.output_grad, weights),
-                pair.input,
-                pair.input.new_empty(1).expand(self.weight_shape),
-                None,
-                self.stride,
-                self.padding,
-                self.dilation,
-                self.transposed,
-                [0] * len(self.stride),
-                self.groups,
-                [False, True, False],
-            )
+            rows = scale_rows(pair.output_grad, weights)
+            sums["weight"] = self._whole(Pair(pair.input, rows, ("weight",)))
         if "bias" in pair.slots:
             sums["bias"] = weigh(pair.output_grad.flatten(2).sum(2), weights)
         return sums
+
+    def _whole(self, pair: Pair) -> Tensor:
+        """The gradient of the weight, added over all records."""
+        assert pair.input is not None
+        total: Tensor = torch.ops.aten.convolution_backward(
+            pair.output_grad,
+            pair.input,
+            pair.input.new_empty(1).expand(self.weight_shape),
+            None,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.transposed,
+            self._output_padding(pair),
+            self.groups,
+            [False, True, False],
+        )[1]
+        return total
+
+    def _output_padding(self, pair: Pair) -> list[int]:
+        """How much longer the output of a transposed convolution is than its input makes it, by its shape."""
+        if not self.transposed:
+            return [0] * len(self.stride)
+        image, points = self._sides(pair)
+        settings = zip(self.stride, self.padding, self.dilation, self.weight_shape[2:], strict=True)
+        return [
+            size - ((count - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1)
+            for size, count, (stride, padding, dilation, kernel) in zip(
+                image.shape[2:], points.shape[2:], settings, strict=True
+            )
+        ]
+
+    def _positions(self, pair: Pair) -> int:
+        return math.prod(self._sides(pair)[1].shape[2:])
+
+    def _one_by_one(self, pair: Pair) -> bool:
+        multiplications = math.prod(self.weight_shape) * self._positions(pair)
+        return pair.output_grad.device.type == "cpu" and multiplications >= _ONE_BY_ONE
 
     def _sides(self, pair: Pair) -> tuple[Tensor, Tensor]:
         """The tensor patches are cut from, and the one with a value per patch."""
@@ -110,7 +147,7 @@ class ConvolutionRule(Rule):
         """Patches ``[records, groups, patch, positions]`` and values ``[records, groups, channels, positions]``."""
         image, points = self._sides(pair)
         patches = unfold(
-            image,
+            image.contiguous(),  # cutting patches of channels that lie together takes several times as long
             kernel=self.weight_shape[2:],
             positions=tuple(points.shape[2:]),
             stride=self.stride,
