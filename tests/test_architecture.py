@@ -38,15 +38,16 @@ CORE: dict[str, set[str]] = {
     "sampling": {"errors", "checks", "registry", "events", "randomness", "ranks"},
     "clipping": {"errors", "checks"},
     "ranks": {"errors"},
-    "noise": {"errors", "checks", "randomness", "ranks"},
-    "gradients": {"errors", "checks", "registry"},
+    "sharding": set(),
+    "noise": {"errors", "checks", "randomness", "ranks", "sharding"},
+    "gradients": {"errors", "checks", "registry", "sharding"},
     "input_bound": {"checks"},
     "records": {"errors", "input_bound", "registry"},
     "methods": {"errors", "checks", "clipping", "gradients", "schedules"},
     "plan": {"errors", "checks", "events", "schedules", "accounting", "sampling", "clipping"},
-    "release": {"errors", "events", "ledger", "noise", "randomness", "ranks"},
+    "release": {"errors", "events", "ledger", "noise", "randomness", "ranks", "sharding"},
     "exact": {"errors", "gradients", "methods", "release", "randomness", "records"},
-    "joining": {"errors", "randomness", "ranks", "records"},
+    "joining": {"errors", "randomness", "ranks", "records", "sharding"},
     "step": {
         "exact",
         "joining",
@@ -63,6 +64,7 @@ CORE: dict[str, set[str]] = {
         "gradients",
         "events",
         "release",
+        "sharding",
     },
 }
 """Room of the core -> rooms of the core it may import."""

@@ -22,7 +22,7 @@ from adadp.clipping import ClipState
 from adadp.errors import InputError, without_text
 from adadp.events import Neighbours
 from adadp.exact import SCORE_UNITS, ExactSums, check_exact
-from adadp.gradients import GradientEngine
+from adadp.gradients import engine_for
 from adadp.gradients.model_checks import plain_model
 from adadp.gradients.passes import MakePasses
 from adadp.joining import join
@@ -34,6 +34,7 @@ from adadp.ranks import joined, tensors_digest, together
 from adadp.records import Data, Records
 from adadp.release import Crossing, GaussianMechanism, Permit
 from adadp.sampling import Batches, places
+from adadp.sharding import is_split
 
 DEFAULT_MEMORY = 1 << 30
 """Bytes that ``chunk_size="auto"`` stays inside unless told otherwise: 1 GiB."""
@@ -137,8 +138,9 @@ class PrivateGradients:
         self.batches = Batches(plan.timetable.for_records(len(self._records)), self.source, self.ranks)
         if example is not None and not isinstance(example, Records):
             example = Records(example, first.device, first.dtype, self._records.bound)
+        make_engine = engine_for(self.model)
         self._engines = [
-            GradientEngine(
+            make_engine(
                 model,
                 loss,
                 self._records.example(group),
@@ -149,8 +151,22 @@ class PrivateGradients:
         ]
         """One for each public shape that records have: which calls a model makes may depend on it."""
         self._engine = self._engines[-1]
+        self._shares = self._engine.shares
+        """Where parameters are split over processes: the part of each that this one sums up, releases and has."""
+        if self._shares is not None and (arithmetic != "fast" or plan.choice is not None):
+            raise InputError(
+                "Exact arithmetic, or a method that chooses, is asked for with a model that is split over processes.",
+                why="Both run the model with one record or one process after the other, and its layers need all of them.",
+                fix="Use fast arithmetic and another method, or pass the plain module.",
+            )
         self._exact = self._exact_sums(arithmetic, method)
         self.query = method.query(self._engine, plan.clip_rule, plan.batch_size)
+        if self._shares is not None and not self.query.by_coordinate:
+            raise InputError(
+                f"The method {method} does not work on a model that is split over processes.",
+                why="It looks at a parameter as a whole, and no process has it.",
+                fix="Use dpsgd, or pass the plain module.",
+            )
         self.gradient_deviations: Deviations | None = None
         """The standard deviation of the noise in the last gradient, by parameter; None before the first release, and
         for a method that cannot say."""
@@ -172,7 +188,8 @@ class PrivateGradients:
     def check_alike(self) -> None:
         """Refuse to go on if the parameters of the processes, or what the method has learnt, have drifted apart."""
         if self.ranks.several:
-            values = [*self.model.parameters(), *self.query.tensors().values()]
+            values = [each for each in self.model.parameters() if not is_split(each)]
+            values += self.query.tensors().values()
             learnt = f"{self.step} {self.clip_state} {tensors_digest(values)}"
             self.ranks.check_same({f"parameters after {self.step} steps": learnt})
 
@@ -233,7 +250,9 @@ class PrivateGradients:
             self._resumed = False
             deviation = permit.noise_multiplier * bounds[GRADIENT] if permit.noise_multiplier else 0.0
             released = {
-                purpose: permit.gaussian(part, bounds[purpose], step=step, purpose=purpose)
+                purpose: permit.gaussian(
+                    part, bounds[purpose], step=step, purpose=purpose, shares=self._shares if purpose == GRADIENT else None
+                )
                 for purpose, part in total.items()
             }
         if deviation and self._device.type == "cpu" and not self.ranks.several:
@@ -248,7 +267,7 @@ class PrivateGradients:
             gradients = query.search(gradients, _Chooser(self, permit, batch, step))
         if query.noise_factor is not None and plan.noise is not None:
             self.plan = plan.chosen_from(step + 1, plan.noise_multiplier_at(0) * query.noise_factor)
-        found = {name: value.float() for name, value in gradients.items()}
+        found = self._engine.placed({name: value.float() for name, value in gradients.items()})
         for name, parameter in self.model.named_parameters():
             if name in found:
                 parameter.grad = found[name].to(parameter.dtype)
@@ -320,7 +339,8 @@ class PrivateGradients:
 
         They stand in random rows, so that the first rows of the first chunk are any records of the batch.
         """
-        return step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < CHECK_EVERY)
+        drawn = step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < CHECK_EVERY)
+        return drawn if self._shares is None else self.ranks.any("choosing records to check", drawn)
 
     def _to_rows(self, batch: Tensor, step: int) -> list[list[Tensor]]:
         """The batch in chunks by group, every record in a secret random row and -1 in rows that hold none. Sensitive.
@@ -347,6 +367,9 @@ class PrivateGradients:
             holders = torch.cat([holders, holders.new_full(((chunks * rows - len(holders)) % short,), -1)])
             in_rows = torch.cat([held, held.new_tensor([-1])])[holders]
             main, behind = in_rows[: chunks * rows], in_rows[chunks * rows :]
+            if self._shares is not None:  # the layers of a split model need all processes for every chunk
+                most = max(self.ranks.all_of("dividing the batch", len(behind)))
+                behind = torch.cat([behind, behind.new_full((most - len(behind),), -1)])
             found.append([*torch.split(main, rows), *(torch.split(behind, short) if len(behind) else ())])
         return found
 

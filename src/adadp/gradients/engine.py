@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,10 +18,12 @@ from adadp.gradients.model_checks import COMPILED, check_model, is_compiled, pla
 from adadp.gradients.oracle import loop_gradients, loop_losses, picked
 from adadp.gradients.passes import MakePasses, capture_of, run_alone, run_batch
 from adadp.gradients.probe_records import Loss, check_leading, probe_records_for
-from adadp.gradients.proof import proved_blueprint
+from adadp.gradients.proof import Proof, proved_blueprint
 from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
 from adadp.gradients.spotcheck import compare_again, compare_alone
+from adadp.registry import Registry
+from adadp.sharding import Share, is_split
 
 _CHECKED, _TOGETHER = 2, 8
 """How many records of a batch are computed alone and compared, and with how many others where it is done anew."""
@@ -52,6 +54,10 @@ class GradientEngine:
     The backward pass goes through activations only, and per-example gradients never exist where a closed form does.
     """
 
+    shares: Mapping[str, Share] | None = None
+    """Where parameters are split over processes: what of each sum this process keeps. Sums are added over all then."""
+    make_proof: Callable[..., Proof] = Proof
+
     def __init__(
         self,
         model: nn.Module,
@@ -72,7 +78,7 @@ class GradientEngine:
                 "The model has no trained parameter.", fix="Set requires_grad=True on what should be trained."
             )
         self._probes = probe_records_for(model, loss, like, example)
-        self._blueprint = proved_blueprint(model, loss, self._probes)
+        self._blueprint = proved_blueprint(model, loss, self._probes, self.make_proof)
         self._passes = None if passes is None else passes(model, loss, self._blueprint, self._probes)
         said = (COMPILED,) if is_compiled(passed) and passes is None else ()
         self.notes = (*said, *self._blueprint.notes, *(() if self._passes is None else (self._passes.note,)))
@@ -216,6 +222,10 @@ class GradientEngine:
                 self.model, self.loss, picked(batch, few), capture.picked(few), rounding=self._blueprint.rounding
             )
 
+    def placed(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """``gradients``, by what ``zeros`` has, as tensors such as the parameters are."""
+        return dict(gradients)
+
     def _check_modes(self) -> None:
         changed = [type(module).__name__ for module, mode in self._modes if module.training is not mode]
         if changed:
@@ -225,3 +235,16 @@ class GradientEngine:
                 why="Another mode is another model: whether that one keeps records apart has not been looked at.",
                 fix="Call model.train() or model.eval() so that it is as it was, or build a new engine.",
             )
+
+
+def engine_for(model: nn.Module) -> type[GradientEngine]:
+    """Who computes the gradients of ``model``: an installed package (``adadp.engines``), if it is split over processes.
+
+    What that engine captures is compared with plain autograd's too, before the first step and on real records.
+    """
+    if not any(map(is_split, model.parameters())):
+        return GradientEngine
+    engines: Registry[type[GradientEngine]] = Registry(
+        "engine", {}, lambda made: made if isinstance(made, type) and issubclass(made, GradientEngine) else None
+    )
+    return engines.find("sharded")

@@ -12,12 +12,9 @@ from torch.nn.parameter import is_lazy
 
 from adadp.errors import InputError
 
-_WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
 _PARAMETERS: dict[str, tuple[Callable[[Tensor], bool], str]] = {
     "is not initialised": (is_lazy, "Run the model once on a public batch, so that its lazy layers get their shapes."),
-    "is split over processes (DTensor)": (
-        lambda value: hasattr(value, "device_mesh"), "Pass the plain module: every process needs all parameters."
-    ),
     "is on the meta device and has no values": (
         lambda value: value.is_meta, "Call model.to_empty(device='cpu') and initialise it, or load its weights."
     ),

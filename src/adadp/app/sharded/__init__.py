@@ -1,0 +1,5 @@
+"""Models that no process has as a whole: FSDP2, ``torch.distributed.fsdp.fully_shard``."""
+
+from adadp.app.sharded.engine import ShardedEngine
+
+__all__ = ["ShardedEngine"]
