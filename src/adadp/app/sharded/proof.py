@@ -170,6 +170,6 @@ def _too_far(found: Sequence[Gap], rounding: float) -> set[str]:
     return {each.name for each in found if not each.away <= rounding * each.length + slack}
 
 
-def _derived(blueprint: Blueprint) -> set[str]:
+def derived(blueprint: Blueprint) -> set[str]:
     """Parameters that others are made of: to pull a gradient back to them takes their values."""
     return set[str]().union(*blueprint.derived.values())
