@@ -151,9 +151,9 @@ class PrivateGradients:
         ]
         """One for each public shape that records have: which calls a model makes may depend on it."""
         self._engine = self._engines[-1]
-        self._shares = self._engine.shares
+        self.shares = self._engine.shares
         """Where parameters are split over processes: the part of each that this one sums up, releases and has."""
-        if self._shares is not None and (arithmetic != "fast" or plan.choice is not None):
+        if self.shares is not None and (arithmetic != "fast" or plan.choice is not None):
             raise InputError(
                 "Exact arithmetic, or a method that chooses, is asked for with a model that is split over processes.",
                 why="Both run the model with one record or one process after the other, and its layers need all of them.",
@@ -161,7 +161,7 @@ class PrivateGradients:
             )
         self._exact = self._exact_sums(arithmetic, method)
         self.query = method.query(self._engine, plan.clip_rule, plan.batch_size)
-        if self._shares is not None and not self.query.by_coordinate:
+        if self.shares is not None and not self.query.by_coordinate:
             raise InputError(
                 f"The method {method} does not work on a model that is split over processes.",
                 why="It looks at a parameter as a whole, and no process has it.",
@@ -251,7 +251,7 @@ class PrivateGradients:
             deviation = permit.noise_multiplier * bounds[GRADIENT] if permit.noise_multiplier else 0.0
             released = {
                 purpose: permit.gaussian(
-                    part, bounds[purpose], step=step, purpose=purpose, shares=self._shares if purpose == GRADIENT else None
+                    part, bounds[purpose], step=step, purpose=purpose, shares=self.shares if purpose == GRADIENT else None
                 )
                 for purpose, part in total.items()
             }
@@ -340,7 +340,7 @@ class PrivateGradients:
         They stand in random rows, so that the first rows of the first chunk are any records of the batch.
         """
         drawn = step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < CHECK_EVERY)
-        return drawn if self._shares is None else self.ranks.any("choosing records to check", drawn)
+        return drawn if self.shares is None else self.ranks.any("choosing records to check", drawn)
 
     def _to_rows(self, batch: Tensor, step: int) -> list[list[Tensor]]:
         """The batch in chunks by group, every record in a secret random row and -1 in rows that hold none. Sensitive.
@@ -367,7 +367,7 @@ class PrivateGradients:
             holders = torch.cat([holders, holders.new_full(((chunks * rows - len(holders)) % short,), -1)])
             in_rows = torch.cat([held, held.new_tensor([-1])])[holders]
             main, behind = in_rows[: chunks * rows], in_rows[chunks * rows :]
-            if self._shares is not None:  # the layers of a split model need all processes for every chunk
+            if self.shares is not None:  # the layers of a split model need all processes for every chunk
                 most = max(self.ranks.all_of("dividing the batch", len(behind)))
                 behind = torch.cat([behind, behind.new_full((most - len(behind),), -1)])
             found.append([*torch.split(main, rows), *(torch.split(behind, short) if len(behind) else ())])

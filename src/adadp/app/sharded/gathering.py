@@ -48,6 +48,8 @@ class Gathering:
         """The layers that are gathered now."""
         self._back = self._agreed = False
         """Whether gradients are going back, and whether all processes have come so far."""
+        for layer in self._layers.values():
+            layer.reshard()  # what an evaluation has left
         self._check(model)
         self._layers[_ROOT]._get_fsdp_state()._lazy_init()  # as its first forward pass does
         split = dict(model.named_parameters())
@@ -119,6 +121,8 @@ class Gathering:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Around passes forward and back. Nothing is gathered afterwards."""
+        for layer in self._layers.values():
+            layer.reshard()  # what an evaluation has left
         replaced, handles = [], []
         for name, layer in self._layers.items():
             state = layer._get_fsdp_state()

@@ -31,6 +31,7 @@ from adadp.app.optimizers.building import MakeOptimizer, make_optimizer
 from adadp.app.optimizers.scheduling import MakeScheduler, schedule
 from adadp.app.runs import RunFolder
 from adadp.app.schedules import ValidationDecay
+from adadp.app.sharded.runs import refuse_settings
 from adadp.app.spec import RunSpec
 from adadp.app.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
 from adadp.app.train.feature_release import Preparation
@@ -96,6 +97,7 @@ def train(
     """
     config, ranks = spec.config, _processes(spec.config, resume)
     check_board(config, out)
+    refuse_settings(model, config)
     folder = _to_resume(out, config, encoder) if resume and ranks.first else None
     device = _device(config.device)
     passed, model = model, plain_model(model).to(device).train()
