@@ -37,6 +37,14 @@ def is_split(value: Tensor) -> bool:
     return hasattr(value, "device_mesh")
 
 
+def divide(model: nn.Module) -> bool:
+    """Whether FSDP has split ``model``; if so, every layer is divided that an ordinary pass has left gathered."""
+    layers = [each for each in model.modules() if hasattr(each, "reshard")]
+    for each in layers:
+        each.reshard()
+    return bool(layers) or any(map(is_split, model.parameters()))
+
+
 def own_part(value: Tensor) -> Tensor:
     """What this process has of ``value``, in the same memory; all of a tensor that is not split."""
     return value.detach().to_local() if is_split(value) else value  # type: ignore[attr-defined]

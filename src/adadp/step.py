@@ -34,7 +34,6 @@ from adadp.ranks import joined, tensors_digest, together
 from adadp.records import Data, Records
 from adadp.release import Crossing, GaussianMechanism, Permit
 from adadp.sampling import Batches, places
-from adadp.sharding import is_split
 
 DEFAULT_MEMORY = 1 << 30
 """Bytes that ``chunk_size="auto"`` stays inside unless told otherwise: 1 GiB."""
@@ -188,8 +187,8 @@ class PrivateGradients:
     def check_alike(self) -> None:
         """Refuse to go on if the parameters of the processes, or what the method has learnt, have drifted apart."""
         if self.ranks.several:
-            values = [each for each in self.model.parameters() if not is_split(each)]
-            values += self.query.tensors().values()
+            parameters = self.model.parameters() if self.shares is None else ()  # parts have no second owner
+            values = [*parameters, *self.query.tensors().values()]
             learnt = f"{self.step} {self.clip_state} {tensors_digest(values)}"
             self.ranks.check_same({f"parameters after {self.step} steps": learnt})
 

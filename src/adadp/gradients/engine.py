@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
 from adadp.gradients.spotcheck import compare_again, compare_alone
 from adadp.registry import Registry
-from adadp.sharding import Share, is_split
+from adadp.sharding import Share, divide
 
 _CHECKED, _TOGETHER = 2, 8
 """How many records of a batch are computed alone and compared, and with how many others where it is done anew."""
@@ -56,6 +56,7 @@ class GradientEngine:
 
     shares: Mapping[str, Share] | None = None
     """Where parameters are split over processes: what of each sum this process keeps. Sums are added over all then."""
+    split: ClassVar[bool] = False
     make_proof: Callable[..., Proof] = Proof
 
     def __init__(
@@ -72,7 +73,7 @@ class GradientEngine:
         self._parameters = trained_parameters(model)
         self.names = tuple(self._parameters)
         refuse_batch_statistics(model)
-        check_model(model)
+        check_model(model, split=self.split)
         if not self._parameters:
             raise InputError(
                 "The model has no trained parameter.", fix="Set requires_grad=True on what should be trained."
@@ -242,7 +243,7 @@ def engine_for(model: nn.Module) -> type[GradientEngine]:
 
     What that engine captures is compared with plain autograd's too, before the first step and on real records.
     """
-    if not any(map(is_split, model.parameters())):
+    if not divide(model):
         return GradientEngine
     engines: Registry[type[GradientEngine]] = Registry(
         "engine", {}, lambda made: made if isinstance(made, type) and issubclass(made, GradientEngine) else None

@@ -11,10 +11,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from adadp.errors import InputError
+from adadp.sharding import is_split
 
-_WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
+_SPLIT = "is split over processes (DTensor)"
 _PARAMETERS: dict[str, tuple[Callable[[Tensor], bool], str]] = {
     "is not initialised": (is_lazy, "Run the model once on a public batch, so that its lazy layers get their shapes."),
+    _SPLIT: (is_split, "Call torch.distributed.fsdp.fully_shard on the whole model last, or pass the plain module."),
     "is on the meta device and has no values": (
         lambda value: value.is_meta, "Call model.to_empty(device='cpu') and initialise it, or load its weights."
     ),
@@ -46,10 +49,13 @@ def uncompiled(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
-def check_model(model: nn.Module) -> None:
-    """Raise ``InputError`` for a model that would fail later, in words that do not say why."""
+def check_model(model: nn.Module, *, split: bool = False) -> None:
+    """Raise ``InputError`` for a model that would fail later, in words that do not say why. ``split`` by FSDP2 is right
+    for an engine that says so.
+    """
+    wrong = set(_WRAPPERS) - ({"FSDPModule"} if split else set())
     for name, module in model.named_modules():
-        if wrappers := {base.__name__ for base in type(module).__mro__}.intersection(_WRAPPERS):
+        if wrappers := {base.__name__ for base in type(module).__mro__}.intersection(wrong):
             raise InputError(
                 f"{name or 'The model'} is wrapped in {wrappers.pop()}.",
                 why="It would average gradients over processes or devices, before or after noise is added to them.",
@@ -57,7 +63,7 @@ def check_model(model: nn.Module) -> None:
             )
     for name, value in model.named_parameters():
         for what, (holds, fix) in _PARAMETERS.items():
-            if holds(value):
+            if holds(value) and not (split and what == _SPLIT):
                 raise InputError(
                     f"The parameter {name} {what}.",
                     why="A private step needs its gradient in real numbers, whole and in one place.",

@@ -1,5 +1,1 @@
 """Models that no process has as a whole: FSDP2, ``torch.distributed.fsdp.fully_shard``."""
-
-from adadp.app.sharded.engine import ShardedEngine
-
-__all__ = ["ShardedEngine"]

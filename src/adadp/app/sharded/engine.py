@@ -44,6 +44,8 @@ class ShardedEngine(GradientEngine):
     ===========================================  =====================================================================
     """
 
+    split = True
+
     def __init__(
         self,
         model: nn.Module,

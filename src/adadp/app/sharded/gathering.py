@@ -48,8 +48,6 @@ class Gathering:
         """The layers that are gathered now."""
         self._back = self._agreed = False
         """Whether gradients are going back, and whether all processes have come so far."""
-        for layer in self._layers.values():
-            layer.reshard()  # what an evaluation has left
         self._check(model)
         self._layers[_ROOT]._get_fsdp_state()._lazy_init()  # as its first forward pass does
         split = dict(model.named_parameters())

@@ -1,30 +1,20 @@
-"""Runs of a model that is split over processes: their checkpoints, and the model in the end.
+"""Runs of a model that is split over processes: what they cannot do, and where their checkpoints lie.
 
 A checkpoint has two parts. Every process writes the rows that it has, of parameters and of the optimizer's state, to a
-folder of its own, by ``torch.distributed.checkpoint``. The small file that every run has is written last and names that
-folder: until then the earlier checkpoint counts. Any number of processes can read the rows again.
+folder of its own (``rows.py``). The small file that every run has is written last and names that folder: until then the
+earlier checkpoint counts.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-import torch
-import torch.distributed.checkpoint as shards
-from torch import Tensor, nn
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.fsdp import FSDPModule
-from torch.optim import Optimizer
+from torch import nn
 
 from adadp.app.config import TrainConfig
-from adadp.app.runs.optimizer_state import flatten_optimizer, restore_optimizer
-from adadp.errors import InputError, RunError
-from adadp.ranks import Ranks
-from adadp.sharding import is_split
+from adadp.errors import InputError
+from adadp.sharding import divide
 
 _FOLDER = "shards-"
 """What the names of such folders begin with."""
@@ -34,7 +24,7 @@ _REFUSED = ("features", "ema", "validation", "compile", "tensorboard")
 
 def refuse_settings(model: nn.Module, config: TrainConfig) -> None:
     """Refuse what a run of a split model cannot do, before there is a folder."""
-    if not any(map(is_split, model.parameters())):
+    if not divide(model):
         return
     for name in _REFUSED:
         if getattr(config, name) not in (None, False):
@@ -43,13 +33,6 @@ def refuse_settings(model: nn.Module, config: TrainConfig) -> None:
                 why="It takes the model in one place, or passes of one process alone.",
                 fix=f"Leave `{name}` out, or pass the plain module.",
             )
-
-
-def divide(model: nn.Module) -> None:
-    """Have every layer of ``model`` divided that an evaluation has left gathered."""
-    for layer in model.modules():
-        if isinstance(layer, FSDPModule):
-            layer.reshard()
 
 
 def next_folder(run: Path) -> Path:
@@ -65,79 +48,5 @@ def remove_folders(run: Path, but: str | None = None) -> None:
             shutil.rmtree(each)
 
 
-def save_rows(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ranks) -> dict[str, Any]:
-    """Write the rows of all processes into ``folder``; what must be kept beside them, as JSON."""
-    divide(model)
-    tensors, text = flatten_optimizer(optimizer)
-    ranks.meet("saving rows")
-    try:
-        shards.save(_named(model.state_dict(), tensors), checkpoint_id=folder)
-    except (CheckpointException, OSError) as error:
-        raise RunError(
-            f"The parameters cannot be written to {folder}: {_first_line(error)}",
-            why="A run that cannot be resumed would lose what it spends.",
-            fix="Make room there, and give all processes the same folder to write to.",
-        ) from error
-    return text
-
-
-def load_rows(folder: Path, model: nn.Module, optimizer: Optimizer, text: Mapping[str, Any], ranks: Ranks) -> None:
-    """Read the rows of this process from what any number of processes wrote to ``folder``."""
-    divide(model)
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    ranks.meet("loading rows")
-    try:
-        stored = shards.FileSystemReader(folder).read_metadata().state_dict_metadata
-        held = {
-            name.removeprefix("optimizer/"): _room_for(name, each, parameters)
-            for name, each in stored.items()
-            if name.startswith("optimizer/")
-        }
-        values = model.state_dict()
-        shards.load(_named(values, held), checkpoint_id=folder)
-    except (CheckpointException, OSError, RuntimeError, ValueError) as error:
-        raise RunError(
-            f"The parameters in {folder} cannot be read: {_first_line(error)}",
-            why="The run can only go on from what it had.",
-            fix="Put the folder back as it was, where all processes see it, and build the model as the run did.",
-        ) from error
-    model.load_state_dict(values)
-    restore_optimizer(optimizer, held, text)
-
-
-def whole_tensors(model: nn.Module, ranks: Ranks) -> dict[str, Tensor]:
-    """All tensors of ``model``, in the memory of the first process's machine; nothing in the other processes."""
-    divide(model)
-    ranks.meet("putting the model together")
-    found = {}
-    for name, value in model.state_dict().items():
-        whole = value.full_tensor() if is_split(value) else value
-        if ranks.first:
-            found[name] = whole.detach().cpu()
-    return found
-
-
-def _named(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {**{f"model/{name}": each for name, each in model.items()}, **_under_optimizer(optimizer)}
-
-
-def _under_optimizer(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"optimizer/{name}": each for name, each in tensors.items()}
-
-
-def _room_for(name: str, stored: Any, parameters: list[Tensor]) -> Tensor:
-    """A tensor to read into: divided like its parameter, if it is of that shape."""
-    place = re.match(r"optimizer/state\[(\d+)\]", name)
-    like = None if place is None else parameters[int(place[1])]
-    dtype = stored.properties.dtype
-    if like is not None and like.shape == stored.size:
-        return torch.zeros_like(like, dtype=dtype, requires_grad=False)
-    return torch.zeros(stored.size, dtype=dtype)
-
-
-def _folders(run: Path) -> Iterable[Path]:
+def _folders(run: Path) -> list[Path]:
     return [each for each in run.glob(f"{_FOLDER}*") if each.name[len(_FOLDER) :].isdecimal()]
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

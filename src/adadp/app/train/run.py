@@ -19,7 +19,7 @@ from adadp.app.optimizers.scheduling import Scheduled
 from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
 from adadp.app.runs import Checkpoint, Evaluated, RunFolder, coarse_seconds
-from adadp.app.sharded.runs import load_rows, next_folder, remove_folders, save_rows, whole_tensors
+from adadp.app.sharded.runs import next_folder, remove_folders
 from adadp.app.spec import RunSpec
 from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import checkpoints
@@ -119,6 +119,8 @@ class Run:
         if self.split:
             run = self.ranks.from_first("finding the run", lambda: None if folder is None else folder.path)
             rows = found.state["rows"]
+            from adadp.app.sharded.rows import load_rows  # as below: what it imports takes most of a second
+
             load_rows(run / rows["folder"], self.model, self.optimizer, rows["optimizer"], self.ranks)
         if folder is not None:
             folder.rewind_metrics(found.step)
@@ -302,6 +304,8 @@ class Run:
         )
         if folder is None:
             return None
+        from adadp.app.sharded.rows import save_rows
+
         return {"folder": folder.name, "optimizer": save_rows(folder, self.model, self.optimizer, self.ranks)}
 
     def _save(self, *, clean: bool, rows: dict[str, Any] | None = None) -> None:
@@ -340,7 +344,7 @@ class Run:
         about = note_on_processes(self.processes, self.plan, exact=self.private.exact, split=self.split)
         notes = [*notes, *about, *notes_of(self.spec, self.plan)]
         measured = self.looked() if self.split else None  # which takes all processes
-        tensors = whole_tensors(self.model, self.ranks) if self.split else None
+        tensors = self._whole_tensors() if self.split else None
         certificate, confusion, out, self.accuracy, self.evaluation = self.ranks.from_first(
             "certifying", lambda: self._certified(seconds, record_unit, notes, learned, encoder, measured, tensors)
         )
@@ -356,6 +360,11 @@ class Run:
             confusion,
             evaluation=self.evaluation,
         )
+
+    def _whole_tensors(self) -> dict[str, Tensor]:
+        from adadp.app.sharded.rows import whole_tensors
+
+        return whole_tensors(self.model, self.ranks)
 
     def _certified(
         self,
