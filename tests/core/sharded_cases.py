@@ -153,6 +153,7 @@ class Trained:
     gradients: list[list[float]]
     parameters: list[float]
     charges: int
+    head: str
     clip_state: dict[str, float]
 
 
@@ -168,6 +169,7 @@ def trained(model: nn.Module, kind: str, case: Case, folder: str, optimizer: str
             gradients,
             flat(map(whole, run.model.parameters())).tolist(),
             sum(run.ledger.charges.values()),
+            run.ledger.head,
             dict(run.clip_state),
         )
 

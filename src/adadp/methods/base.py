@@ -57,7 +57,7 @@ class Query(ABC):
     """Whether ``finalize`` of two sums together is what it is of each, added: several processes finalize the sum of
     their own records. Where it is not, all of them get the sum of all."""
 
-    by_coordinate: ClassVar[bool] = False
+    by_coordinate: bool = False
     """Whether ``finalize`` and ``to_gradient`` treat every coordinate by itself, so that a process can call them with its
     part of each parameter. Every class says so for itself."""
 

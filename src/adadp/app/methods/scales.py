@@ -14,6 +14,8 @@ from torch import Tensor
 from adadp import checks
 from adadp.errors import InputError
 from adadp.methods.base import Tensors
+from adadp.ranks import joined
+from adadp.sharding import Share
 
 _DECADES = 6
 """Powers of ten that two scales may lie apart: squares of norms and of scales are far from the ends of a float32."""
@@ -99,10 +101,23 @@ class LearntScales(ABC):
     Everything here is computed from released values and public numbers: it is post-processing.
     """
 
-    def __init__(self, settings: Following, shapes: Mapping[str, tuple[int, ...]], like: Mapping[str, Tensor]) -> None:
-        self._following = settings
+    def __init__(
+        self,
+        settings: Following,
+        shapes: Mapping[str, tuple[int, ...]],
+        like: Mapping[str, Tensor],
+        shares: Mapping[str, Share] | None = None,
+    ) -> None:
+        """``like`` are the tensors that will be released: whole ones, or the ``shares`` of them that are here. The
+        scales are whole in either case, and the same in all processes.
+        """
+        self._following, self._shares = settings, shares
         self._moments = {name: like[name].new_zeros(shapes[name], dtype=torch.float64) for name in like}
-        self._sizes = {name: like[name].numel() / max(1, self._moments[name].numel()) for name in like}
+        self._sizes = {
+            name: (each.numel() if shares is None else math.prod(shares[name].shape))
+            / max(1, self._moments[name].numel())
+            for name, each in like.items()
+        }
         """Coordinates that share a scale; 0 for a parameter without any."""
         self._steps = 0
         self.inverse: Tensors = {name: torch.ones_like(value).float() for name, value in self._moments.items()}
@@ -110,13 +125,24 @@ class LearntScales(ABC):
 
     def apply(self, total: Mapping[str, Tensor]) -> Tensors:
         """A sum of gradients in scaled coordinates."""
-        return {name: value * self.inverse[name] for name, value in total.items()}
+        return {name: value * self._of_rows(name, self.inverse[name]) for name, value in total.items()}
+
+    @property
+    def of_parts(self) -> bool:
+        """Whether what is released may be parts of the parameters."""
+        return self._shares is not None
+
+    def _of_rows(self, name: str, scales: Tensor) -> Tensor:
+        """Those of ``scales`` that belong to the rows that are here."""
+        if self._shares is None or scales.shape[0] == 1:
+            return scales
+        return scales[self._shares[name].start : self._shares[name].stop]
 
     @final
     def learn(self, released: Mapping[str, Tensor], deviation: float) -> Tensors:
         """The gradient that ``released`` amounts to; the scales of the next step follow from it."""
         factors = self.factors()
-        gradients = {name: value * factors[name] for name, value in released.items()}
+        gradients = {name: value * self._of_rows(name, factors[name]) for name, value in released.items()}
         self.see(released, deviation)
         self._steps += 1
         if self._steps >= self._following.start:
@@ -141,13 +167,31 @@ class LearntScales(ABC):
 
         V <- memory V + (1 - memory) (mean of s^2 over the column - d^2) k^2       what the column moves without noise
         """
-        memory = self._following.memory
-        for name, value in released.items():
-            if not value.numel():
-                continue
+        memory, squares = self._following.memory, self._squares(released)
+        for name, square in squares.items():
             moment = self._moments[name]
-            square = mean_over(value.square(), moment.shape).double()
             moment.mul_(memory).add_((square - deviation**2) / self.inverse[name].double() ** 2, alpha=1 - memory)
+
+    def _squares(self, released: Mapping[str, Tensor]) -> Tensors:
+        """The mean square of every column; where processes have parts of it, they add these up. Released values only."""
+        if self._shares is None:
+            return {
+                name: mean_over(value.square(), self._moments[name].shape).double()
+                for name, value in released.items()
+                if value.numel()
+            }
+        sums = {name: torch.zeros_like(moment) for name, moment in self._moments.items()}
+        for name, value in released.items():
+            dims = [dim for dim, size in enumerate(sums[name].shape) if size == 1]
+            square = value.double().square()
+            self._of_rows(name, sums[name]).copy_(square.sum(dims, keepdim=True) if dims else square)
+        flat = joined().summed("columns", torch.cat([each.view(-1) for each in sums.values()]))
+        parts = flat.split([each.numel() for each in sums.values()])
+        return {
+            name: part.view_as(each) / self._sizes[name]
+            for (name, each), part in zip(sums.items(), parts, strict=True)
+            if self._sizes[name]
+        }
 
     def _ones(self) -> Tensors:
         return {name: torch.ones_like(value) for name, value in self.inverse.items()}
@@ -194,9 +238,13 @@ class ColumnScales(LearntScales):
     """
 
     def __init__(
-        self, settings: ScaleSettings, shapes: Mapping[str, tuple[int, ...]], like: Mapping[str, Tensor]
+        self,
+        settings: ScaleSettings,
+        shapes: Mapping[str, tuple[int, ...]],
+        like: Mapping[str, Tensor],
+        shares: Mapping[str, Share] | None = None,
     ) -> None:
-        super().__init__(settings, shapes, like)
+        super().__init__(settings, shapes, like, shares)
         self._power = settings.power
 
     def factors(self) -> Tensors:
