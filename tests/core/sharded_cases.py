@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ranks_cases import Case, flat
+from ranks_cases import Case, charged, flat
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from adadp.step import PrivateGradients
 
 WORDS, PLACES = 11, 6
+__all__ = ["charged"]
 
 
 class Residual(nn.Module):
@@ -44,6 +45,54 @@ class Mlp(nn.Module):
         for each in self.blocks:
             values = each(values)
         return self.last(values)
+
+
+class Turned(nn.Module):
+    """Goes by a switch that somebody turns after the model was looked over: the same calls, other rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.turned = nn.Linear(6, 6), 0
+
+    def forward(self, values: Tensor) -> Tensor:
+        rows = torch.arange(len(values)).roll(0)
+        rows = (rows + len(values) // 2 * self.turned) % len(values)
+        return torch.tanh(self.layer(values))[rows]
+
+
+class Scaled(nn.Module):
+    """A layer that no rule covers."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return (values.unsqueeze(1) - self.weight).square().sum(2)
+
+
+class Centred(nn.Module):
+    """Takes the mean of a batch from each record."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values - values.mean(0)
+
+
+class Branching(nn.Module):
+    """Does something else by what is in a batch."""
+
+    def __init__(self, network: Mlp) -> None:
+        super().__init__()
+        self.network, self.limit, self.how = network, 50.0, ""
+
+    def forward(self, values: Tensor) -> Tensor:
+        if bool((values > self.limit).any()):
+            if self.how == "raises":
+                raise ValueError("the record is 17")
+            if self.how == "skips":
+                return self.network.last(self.network.first(values))
+            return self.network(values.flip(0).flip(0))
+        return self.network(values)
 
 
 class Encoder(nn.Module):
@@ -112,12 +161,17 @@ class Kind:
 
 
 KINDS = {
+    "deep": Kind(lambda: Mlp(16, 6), lambda model: model.blocks, values, classified),
     "mlp": Kind(Mlp, lambda model: model.blocks, values, classified),
     "encoder": Kind(Encoder, lambda model: model.blocks, texts, continued),
     "dropout": Kind(lambda: Encoder(0.2), lambda model: model.blocks, texts, continued),
     "gpt2": Kind(lambda: decoder("gpt2"), lambda model: model.transformer.h, texts, continued),
     "llama": Kind(lambda: decoder("llama"), lambda model: model.model.layers, texts, continued),
-    "single": Kind(lambda: nn.Sequential(nn.Linear(6, 2)), lambda model: (), values, classified),
+    "single": Kind(
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)), lambda model: (), values, classified
+    ),
+    "turned": Kind(lambda: nn.Sequential(Turned(), nn.Linear(6, 2)), lambda model: model[:1], values, classified),
+    "branching": Kind(lambda: Branching(Mlp()), lambda model: model.network.blocks, values, classified),
 }
 
 
