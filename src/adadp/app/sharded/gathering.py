@@ -46,8 +46,8 @@ class Gathering:
         self._layers = {name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)}
         self._here: set[str] = set()
         """The layers that are gathered now."""
-        self._back = self._agreed = False
-        """Whether gradients are going back, and whether all processes have come so far."""
+        self._agreed = False
+        """Whether all processes have come as far as the gradients of this pass."""
         self._check(model)
         self._layers[_ROOT]._get_fsdp_state()._lazy_init()  # as its first forward pass does
         split = dict(model.named_parameters())
@@ -177,15 +177,16 @@ class Gathering:
 
     def _before(self, name: str, layer: nn.Module, args: Any, kwargs: Any) -> None:
         with _unseen():
-            if name == _ROOT and not self._back:
+            back = _going_back()
+            if name == _ROOT and not back:
                 self._divide_all()
             self._gather(name)
-            given = [] if self._back else [each for each in _tensors((args, kwargs)) if each.requires_grad]
+            given = [] if back else [each for each in _tensors((args, kwargs)) if each.requires_grad]
             if given and name != _ROOT:
                 register_multi_grad_hook(given, lambda _: self._divide(name))
 
     def _after(self, name: str, layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if self._back or name == _ROOT:
+        if name == _ROOT or _going_back():
             return
         with _unseen():
             made = [each for each in _tensors(output) if each.requires_grad]
@@ -195,7 +196,6 @@ class Gathering:
                 self._divide(name)
 
     def _go_back(self, name: str) -> None:
-        self._back = True
         with _unseen():
             self.agree()
             self._gather(name)
@@ -219,9 +219,14 @@ class Gathering:
             self._here.discard(name)
 
     def _divide_all(self) -> None:
-        self._back = self._agreed = False
+        self._agreed = False
         for name in list(self._here):
             self._divide(name)
+
+
+def _going_back() -> bool:
+    """Whether gradients are going back: a layer that runs then is one that a checkpoint runs once more."""
+    return torch._C._current_graph_task_id() >= 0
 
 
 @contextmanager
