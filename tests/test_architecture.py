@@ -45,7 +45,7 @@ CORE: dict[str, set[str]] = {
     "records": {"errors", "input_bound", "registry"},
     "methods": {"errors", "checks", "clipping", "gradients", "schedules"},
     "plan": {"errors", "checks", "events", "schedules", "accounting", "sampling", "clipping"},
-    "release": {"errors", "events", "ledger", "noise", "randomness", "ranks", "sharding"},
+    "release": {"errors", "events", "ledger", "noise", "randomness", "ranks"},
     "exact": {"errors", "gradients", "methods", "release", "randomness", "records"},
     "joining": {"errors", "randomness", "ranks", "records", "sharding"},
     "step": {
@@ -64,7 +64,6 @@ CORE: dict[str, set[str]] = {
         "gradients",
         "events",
         "release",
-        "sharding",
     },
 }
 """Room of the core -> rooms of the core it may import."""

@@ -32,7 +32,6 @@ from adadp.ledger import Ledger
 from adadp.noise import GaussianMechanism, NormalsAhead, choose_least, draw_ahead, grid_of
 from adadp.randomness import RandomSource
 from adadp.ranks import ONE, Ranks
-from adadp.sharding import Share
 
 _Kind = TypeVar("_Kind", GaussianRelease, Selection)
 
@@ -111,16 +110,8 @@ class Permit:
         """That of the next Gaussian release; 0 where there is none."""
         return next((each.noise_multiplier for each in self._left if isinstance(each, GaussianRelease)), 0.0)
 
-    def gaussian(
-        self,
-        total: Mapping[str, Tensor],
-        l2_bound: float,
-        *,
-        step: int,
-        purpose: str,
-        shares: Mapping[str, Share] | None = None,
-    ) -> dict[str, Tensor]:
-        """``total``, or the ``shares`` of it that are here, with noise: one record may move it by ``l2_bound`` in l2."""
+    def gaussian(self, total: Mapping[str, Tensor], l2_bound: float, *, step: int, purpose: str) -> dict[str, Tensor]:
+        """``total`` with noise: one record may move it by ``l2_bound`` in l2."""
         event = self._next(GaussianRelease)
         return self._crossing.mechanism.release(
             total,
@@ -130,7 +121,6 @@ class Permit:
             step=step,
             purpose=purpose,
             ranks=self._crossing.ranks,
-            **({} if shares is None else {"shares": shares}),
         )
 
     def choice(self, losses: Tensor, bound: float, *, step: int, purpose: str) -> int:

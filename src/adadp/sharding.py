@@ -1,40 +1,35 @@
-"""Parameters that are split over the processes of a run (FSDP2): which coordinates of each belong to which process.
+"""Parameters, and sums of gradients, that are split by rows over the processes of a run: DTensors, as FSDP2 makes them.
 
-At rest every process has the rows of its share, as a DTensor. While a layer computes, the parameter is gathered, as
-another tensor with a memory of its own, under which a forward pass knows it.
+Every process has, and adds up, some rows of each. While a layer computes, its parameters are gathered: other tensors,
+under which a forward pass knows them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from math import prod
 
 from torch import Tensor, nn
 
-_GATHERED = "_adadp_gathered"
-"""The attribute of a split parameter that is the same parameter as the layers use it."""
-
-
-@dataclass(frozen=True)
-class Share:
-    """Rows ``start`` to ``stop`` of a tensor of this ``shape``: what one process adds up and gives its noise."""
-
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-    @property
-    def coordinates(self) -> range:
-        """Among those of the tensor, in the order of its memory."""
-        row = prod(self.shape[1:])
-        return range(self.start * row, self.stop * row)
+GATHERED = "_adadp_gathered"
+"""The attribute of a split parameter that is the same parameter as layers use it."""
 
 
 def is_split(value: Tensor) -> bool:
     """Whether other processes have parts of ``value``."""
     return hasattr(value, "device_mesh")
+
+
+def own_part(value: Tensor) -> Tensor:
+    """The rows of ``value`` that are here, in the same memory; all of a tensor that is not split."""
+    return value.detach().to_local() if is_split(value) else value  # type: ignore[attr-defined]
+
+
+def own_rows(value: Tensor) -> range:
+    """Which rows of a split tensor are here: the parts are equal, but for the last ones, which may be empty."""
+    mesh, rows = value.device_mesh, value.shape[0]  # type: ignore[attr-defined]
+    even = -(-rows // mesh.size())
+    return range(min(even * mesh.get_local_rank(), rows), min(even * (mesh.get_local_rank() + 1), rows))
 
 
 def divide(model: nn.Module) -> bool:
@@ -43,21 +38,6 @@ def divide(model: nn.Module) -> bool:
     for each in layers:
         each.reshard()
     return bool(layers) or any(map(is_split, model.parameters()))
-
-
-def own_part(value: Tensor) -> Tensor:
-    """What this process has of ``value``, in the same memory; all of a tensor that is not split."""
-    return value.detach().to_local() if is_split(value) else value  # type: ignore[attr-defined]
-
-
-def gathered(value: nn.Parameter) -> nn.Parameter:
-    """``value`` as layers use it; the storage of a split one is empty while it is not gathered."""
-    return getattr(value, _GATHERED, value)
-
-
-def name_gathered(value: nn.Parameter, whole: nn.Parameter) -> None:
-    """Remember what a split parameter is called while it is gathered."""
-    setattr(value, _GATHERED, whole)
 
 
 @contextmanager

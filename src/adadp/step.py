@@ -150,22 +150,16 @@ class PrivateGradients:
         ]
         """One for each public shape that records have: which calls a model makes may depend on it."""
         self._engine = self._engines[-1]
-        self.shares = self._engine.shares
-        """Where parameters are split over processes: the part of each that this one sums up, releases and has."""
-        if self.shares is not None and (arithmetic != "fast" or plan.choice is not None):
+        self.query = method.query(self._engine, plan.clip_rule, plan.batch_size)
+        self.split = self._engine.split
+        """Whether the parameters are split over processes."""
+        if self.split and (arithmetic != "fast" or plan.choice is not None or not self.query.by_coordinate):
             raise InputError(
-                "Exact arithmetic, or a method that chooses, is asked for with a model that is split over processes.",
-                why="Both run the model with one record or one process after the other, and its layers need all of them.",
-                fix="Use fast arithmetic and another method, or pass the plain module.",
+                f"The method {method} in {arithmetic} arithmetic does not work on a model that is split over processes.",
+                why="No process has a parameter as a whole, and no layer runs in one process alone.",
+                fix="Use dpsgd or adadp in fast arithmetic, or pass the plain module.",
             )
         self._exact = self._exact_sums(arithmetic, method)
-        self.query = method.query(self._engine, plan.clip_rule, plan.batch_size)
-        if self.shares is not None and not self.query.by_coordinate:
-            raise InputError(
-                f"The method {method} does not work on a model that is split over processes.",
-                why="It looks at a parameter as a whole, and no process has it.",
-                fix="Use dpsgd, or pass the plain module.",
-            )
         self.gradient_deviations: Deviations | None = None
         """The standard deviation of the noise in the last gradient, by parameter; None before the first release, and
         for a method that cannot say."""
@@ -187,7 +181,7 @@ class PrivateGradients:
     def check_alike(self) -> None:
         """Refuse to go on if the parameters of the processes, or what the method has learnt, have drifted apart."""
         if self.ranks.several:
-            parameters = self.model.parameters() if self.shares is None else ()  # parts have no second owner
+            parameters = self.model.parameters() if not self.split else ()  # parts have no second owner
             values = [*parameters, *self.query.tensors().values()]
             learnt = f"{self.step} {self.clip_state} {tensors_digest(values)}"
             self.ranks.check_same({f"parameters after {self.step} steps": learnt})
@@ -249,9 +243,7 @@ class PrivateGradients:
             self._resumed = False
             deviation = permit.noise_multiplier * bounds[GRADIENT] if permit.noise_multiplier else 0.0
             released = {
-                purpose: permit.gaussian(
-                    part, bounds[purpose], step=step, purpose=purpose, shares=self.shares if purpose == GRADIENT else None
-                )
+                purpose: permit.gaussian(part, bounds[purpose], step=step, purpose=purpose)
                 for purpose, part in total.items()
             }
         if deviation and self._device.type == "cpu" and not self.ranks.several:
@@ -266,7 +258,7 @@ class PrivateGradients:
             gradients = query.search(gradients, _Chooser(self, permit, batch, step))
         if query.noise_factor is not None and plan.noise is not None:
             self.plan = plan.chosen_from(step + 1, plan.noise_multiplier_at(0) * query.noise_factor)
-        found = self._engine.placed({name: value.float() for name, value in gradients.items()})
+        found = {name: value.float() for name, value in gradients.items()}
         for name, parameter in self.model.named_parameters():
             if name in found:
                 parameter.grad = found[name].to(parameter.dtype)
@@ -339,7 +331,7 @@ class PrivateGradients:
         They stand in random rows, so that the first rows of the first chunk are any records of the batch.
         """
         drawn = step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < CHECK_EVERY)
-        return drawn if self.shares is None else self.ranks.any("choosing records to check", drawn)
+        return self.ranks.any("choosing records to check", drawn) if self.split else drawn
 
     def _to_rows(self, batch: Tensor, step: int) -> list[list[Tensor]]:
         """The batch in chunks by group, every record in a secret random row and -1 in rows that hold none. Sensitive.
@@ -366,7 +358,7 @@ class PrivateGradients:
             holders = torch.cat([holders, holders.new_full(((chunks * rows - len(holders)) % short,), -1)])
             in_rows = torch.cat([held, held.new_tensor([-1])])[holders]
             main, behind = in_rows[: chunks * rows], in_rows[chunks * rows :]
-            if self.shares is not None:  # the layers of a split model need all processes for every chunk
+            if self.split:  # the layers of a split model need all processes for every chunk
                 most = max(self.ranks.all_of("dividing the batch", len(behind)))
                 behind = torch.cat([behind, behind.new_full((most - len(behind),), -1)])
             found.append([*torch.split(main, rows), *(torch.split(behind, short) if len(behind) else ())])

@@ -12,7 +12,7 @@ from ranks_cases import Case
 from test_ranks_step import QUANTILE, check_noise
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Shard
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import adadp.noise.gaussian as gaussian
 from adadp.app.clipping.fixed import PerLayer
@@ -24,8 +24,8 @@ from adadp.app.texts.clip_rules import parse_clip_rule
 from adadp.app.texts.methods import parse_method
 from adadp.errors import AdaDPError
 from adadp.randomness import SecureSource, SeededSource
-from adadp.ranks import joined
-from adadp.sharding import Share, gathered
+from adadp.ranks import Ranks, joined
+from adadp.sharding import GATHERED
 from adadp.step import PrivateGradients
 
 pytestmark = pytest.mark.slow
@@ -77,34 +77,29 @@ def test_a_model_that_draws_random_numbers_is_trained(two, tmp_path):
     assert torch.tensor(first[1]).isfinite().all()
 
 
-def noise_of_shares(rank: int, how: str) -> list[float]:
-    """A release of zeros with noise of deviation 3, of which each process has a share, put together."""
-    ranks, mechanism, rows = joined(), gaussian.GaussianMechanism(), 1000
-    even = -(-rows // ranks.size)
-    start, stop = min(even * rank, rows), min(even * (rank + 1), rows)
-    shares = {"a": Share((rows, 40), start, stop), "b": Share((7,), min(2 * rank, 7), min(2 * rank + 2, 7))}
+def noise_of_parts(rank: int, how: str) -> list[float]:
+    """A release of zeros with noise of deviation 3, of which each process has some rows, put together."""
+    ranks, mechanism = joined(), gaussian.GaussianMechanism()
+    mesh = init_device_mesh("cpu", (ranks.size,))
     zeros = {
-        name: torch.zeros(each.stop - each.start, *each.shape[1:], dtype=torch.float64) for name, each in shares.items()
+        name: distribute_tensor(torch.zeros(shape, dtype=torch.float64), mesh, [Shard(0)])
+        for name, shape in {"uneven": (7, 3), "a": (1000, 40), "few": (3,)}.items()
     }
     multiplier = 3.0 / ranks.size**0.5 if how == "a share too small" else 3.0
-    given = {"l2_bound": 1.0, "step": 0, "ranks": ranks}
-    if how == "equal shares":  # every process takes the numbers of the first coordinates
-        shares = {name: Share(each.shape, 0, each.stop - each.start) for name, each in shares.items()}
-        given["source"] = SeededSource(5)
-    else:
-        given["source"] = SecureSource()
-    released = mechanism.release(zeros, noise_multiplier=multiplier, shares=shares, **given)
+    source = SeededSource(5) if how == "equal shares" else SecureSource()
+    given = {"l2_bound": 1.0, "step": 0, "noise_multiplier": multiplier, "source": source}
     if how == "on every process":  # each adds noise to its part of all sums, before they are added up
-        whole = {"a": torch.zeros(rows, 40).double()}
-        alone = mechanism.release(whole, l2_bound=1.0, noise_multiplier=3.0, source=SecureSource(), step=0)
+        alone = mechanism.release({"a": torch.zeros(1000, 40).double()}, **given)
         return ranks.summed("x", alone["a"]).view(-1).tolist()
-    found = ranks.all_of("putting together", released["a"])
-    return torch.cat(found).view(-1).tolist()
+    if how == "equal shares":  # every process takes the numbers of the first coordinates
+        alone = mechanism.release({"a": torch.zeros(1000 // ranks.size, 40).double()}, **given)
+        return torch.cat(ranks.all_of("x", alone["a"])).view(-1).tolist()
+    return mechanism.release(zeros, ranks=ranks, **given)["a"].full_tensor().view(-1).tolist()
 
 
 @pytest.mark.statistical
 def test_the_noise_of_all_shares_is_that_of_one(four):
-    check_noise(four.run(noise_of_shares, "right"), 4)
+    check_noise(four.run(noise_of_parts, "right"), 4)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +108,11 @@ def test_the_noise_of_all_shares_is_that_of_one(four):
 )
 def test_noise_that_is_made_wrongly_is_found(four, how, found):
     with pytest.raises(AssertionError, match=found):
-        check_noise(four.run(noise_of_shares, how), 4)
+        check_noise(four.run(noise_of_parts, how), 4)
 
 
 def wrong_sums(rank: int, how: str, folder: str) -> cases.Trained:
-    share, sums = ShardedEngine._share, PrivateGradients._sums
+    share, sums, scattered = ShardedEngine._share, PrivateGradients._sums, Ranks.scattered_sum
 
     def averaged(self, name, whole):  # as FSDP does
         return share(self, name, whole) / joined().size
@@ -134,12 +129,11 @@ def wrong_sums(rank: int, how: str, folder: str) -> cases.Trained:
         elif how == "average of averages":
             PrivateGradients._sums = means
         elif how == "not added up":
-            ShardedEngine._share = lambda self, name, whole: whole.double()[
-                self.shares[name].start : self.shares[name].stop
-            ]
+            ranks = joined()
+            Ranks.scattered_sum = lambda self, values: values.view(ranks.size, -1)[ranks.rank].double()
         return cases.trained_together(rank, "single", CASE, folder)
     finally:
-        ShardedEngine._share, PrivateGradients._sums = share, sums
+        ShardedEngine._share, PrivateGradients._sums, Ranks.scattered_sum = share, sums, scattered
 
 
 @pytest.mark.parametrize("how", ["average over shards", "average of averages", "not added up", "right"])
@@ -161,7 +155,7 @@ def gathered_at_most(rank: int, kind: str, folder: str) -> dict[str, float]:
 
     def watched(self, name):
         gather(self, name)
-        whole = [gathered(each) for each in split if gathered(each) is not each]
+        whole = [getattr(each, GATHERED) for each in split if hasattr(each, GATHERED)]
         most["gathered"] = max(most["gathered"], sum(each.untyped_storage().nbytes() for each in whole))
 
     def shared(self, name, whole):
@@ -232,8 +226,8 @@ REFUSED = {
     "precision": ("InputError", "mixed precision policy"),
     "no closed form": ("InputError", "no closed form for per-example gradients applies"),
     "records mixed": ("InputError", "no closed form for per-example gradients applies"),
-    "exact": ("InputError", "Use fast arithmetic"),
-    "method": ("InputError", "The method dpsgd-momentum does not work on a model that is split"),
+    "exact": ("InputError", "Use dpsgd or adadp in fast arithmetic"),
+    "method": ("InputError", "The method dpsgd-momentum in fast arithmetic does not work"),
     "compiled": ("InputError", "Leave compile out"),
 }
 

@@ -23,7 +23,7 @@ from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
 from adadp.gradients.spotcheck import compare_again, compare_alone
 from adadp.registry import Registry
-from adadp.sharding import Share, divide
+from adadp.sharding import divide
 
 _CHECKED, _TOGETHER = 2, 8
 """How many records of a batch are computed alone and compared, and with how many others where it is done anew."""
@@ -54,9 +54,8 @@ class GradientEngine:
     The backward pass goes through activations only, and per-example gradients never exist where a closed form does.
     """
 
-    shares: Mapping[str, Share] | None = None
-    """Where parameters are split over processes: what of each sum this process keeps. Sums are added over all then."""
     split: ClassVar[bool] = False
+    """Whether parameters and sums are split over processes."""
     make_proof: Callable[..., Proof] = Proof
 
     def __init__(
@@ -222,10 +221,6 @@ class GradientEngine:
             compare_alone(
                 self.model, self.loss, picked(batch, few), capture.picked(few), rounding=self._blueprint.rounding
             )
-
-    def placed(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """``gradients``, by what ``zeros`` has, as tensors such as the parameters are."""
-        return dict(gradients)
 
     def _check_modes(self) -> None:
         changed = [type(module).__name__ for module, mode in self._modes if module.training is not mode]

@@ -22,7 +22,7 @@ from adadp.gradients.readers import installed_rules
 from adadp.gradients.recorder import Key, OtherUse, Recorder, Use
 from adadp.gradients.regions import Region, WholeLoss
 from adadp.gradients.rule import Pair
-from adadp.sharding import gathered, own_part
+from adadp.sharding import GATHERED, own_part
 
 _NUMBER = 4
 """Bytes of the float32 numbers that gradients are kept in."""
@@ -76,7 +76,7 @@ class Blueprint:
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that are trained, each once, under their first name, as the layers use them."""
-    return {name: gathered(value) for name, value in model.named_parameters() if value.requires_grad}
+    return {name: getattr(value, GATHERED, value) for name, value in model.named_parameters() if value.requires_grad}
 
 
 def inspect(model: nn.Module, loss: Loss, *, probes: ProbeRecords, demoted: Mapping[str, str]) -> Blueprint:

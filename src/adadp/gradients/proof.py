@@ -48,14 +48,14 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def proved_blueprint(
-    model: nn.Module, loss: Loss, probes: ProbeRecords, make_proof: Callable[..., Proof] | None = None
+    model: nn.Module, loss: Loss, probes: ProbeRecords, make_proof: Callable[..., Proof]
 ) -> Blueprint:
     """A blueprint whose gradients equal plain autograd's; a model that mixes records is refused.
 
     A parameter that cannot be followed, or whose gradients disagree (used where the recorder cannot see it, or where
     records are laid out in an unusual way) is tried once more the generic way, as a part of the whole loss.
     """
-    proof = (make_proof or Proof)(model, loss, probes)
+    proof = make_proof(model, loss, probes)
     demoted: dict[str, str] = {}
     while True:
         try:

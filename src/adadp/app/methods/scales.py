@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import ClassVar, Protocol, final
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from adadp import checks
 from adadp.errors import InputError
 from adadp.methods.base import Tensors
 from adadp.ranks import joined
-from adadp.sharding import Share
+from adadp.sharding import is_split, own_part, own_rows
 
 _DECADES = 6
 """Powers of ten that two scales may lie apart: squares of norms and of scales are far from the ends of a float32."""
@@ -101,23 +101,14 @@ class LearntScales(ABC):
     Everything here is computed from released values and public numbers: it is post-processing.
     """
 
-    def __init__(
-        self,
-        settings: Following,
-        shapes: Mapping[str, tuple[int, ...]],
-        like: Mapping[str, Tensor],
-        shares: Mapping[str, Share] | None = None,
-    ) -> None:
-        """``like`` are the tensors that will be released: whole ones, or the ``shares`` of them that are here. The
-        scales are whole in either case, and the same in all processes.
-        """
-        self._following, self._shares = settings, shares
-        self._moments = {name: like[name].new_zeros(shapes[name], dtype=torch.float64) for name in like}
-        self._sizes = {
-            name: (each.numel() if shares is None else math.prod(shares[name].shape))
-            / max(1, self._moments[name].numel())
-            for name, each in like.items()
-        }
+    of_parts: ClassVar[bool] = False
+    """Whether what is released may be split over processes."""
+
+    def __init__(self, settings: Following, shapes: Mapping[str, tuple[int, ...]], like: Mapping[str, Tensor]) -> None:
+        """``like`` are tensors such as will be released. The scales are whole, and the same in all processes."""
+        self._following = settings
+        self._moments = {name: own_part(like[name]).new_zeros(shapes[name], dtype=torch.float64) for name in like}
+        self._sizes = {name: like[name].numel() / max(1, self._moments[name].numel()) for name in like}
         """Coordinates that share a scale; 0 for a parameter without any."""
         self._steps = 0
         self.inverse: Tensors = {name: torch.ones_like(value).float() for name, value in self._moments.items()}
@@ -125,24 +116,13 @@ class LearntScales(ABC):
 
     def apply(self, total: Mapping[str, Tensor]) -> Tensors:
         """A sum of gradients in scaled coordinates."""
-        return {name: value * self._of_rows(name, self.inverse[name]) for name, value in total.items()}
-
-    @property
-    def of_parts(self) -> bool:
-        """Whether what is released may be parts of the parameters."""
-        return self._shares is not None
-
-    def _of_rows(self, name: str, scales: Tensor) -> Tensor:
-        """Those of ``scales`` that belong to the rows that are here."""
-        if self._shares is None or scales.shape[0] == 1:
-            return scales
-        return scales[self._shares[name].start : self._shares[name].stop]
+        return {name: scaled_by(value, self.inverse[name]) for name, value in total.items()}
 
     @final
     def learn(self, released: Mapping[str, Tensor], deviation: float) -> Tensors:
         """The gradient that ``released`` amounts to; the scales of the next step follow from it."""
         factors = self.factors()
-        gradients = {name: value * self._of_rows(name, factors[name]) for name, value in released.items()}
+        gradients = {name: scaled_by(value, factors[name]) for name, value in released.items()}
         self.see(released, deviation)
         self._steps += 1
         if self._steps >= self._following.start:
@@ -174,24 +154,20 @@ class LearntScales(ABC):
 
     def _squares(self, released: Mapping[str, Tensor]) -> Tensors:
         """The mean square of every column; where processes have parts of it, they add these up. Released values only."""
-        if self._shares is None:
-            return {
-                name: mean_over(value.square(), self._moments[name].shape).double()
-                for name, value in released.items()
-                if value.numel()
-            }
-        sums = {name: torch.zeros_like(moment) for name, moment in self._moments.items()}
+        sums, parts = {name: torch.zeros_like(each) for name, each in self._moments.items()}, False
         for name, value in released.items():
-            dims = [dim for dim, size in enumerate(sums[name].shape) if size == 1]
-            square = value.double().square()
-            self._of_rows(name, sums[name]).copy_(square.sum(dims, keepdim=True) if dims else square)
-        flat = joined().summed("columns", torch.cat([each.view(-1) for each in sums.values()]))
-        parts = flat.split([each.numel() for each in sums.values()])
-        return {
-            name: part.view_as(each) / self._sizes[name]
-            for (name, each), part in zip(sums.items(), parts, strict=True)
-            if self._sizes[name]
-        }
+            shape = self._moments[name].shape
+            if not is_split(value):
+                sums[name] = mean_over(value.square(), shape).double() if value.numel() else sums[name]
+                continue
+            parts, dims = True, [dim for dim, size in enumerate(shape) if size == 1]
+            square = own_part(value).double().square() / (self._sizes[name] or 1)
+            rows_of(sums[name], value).copy_(square.sum(dims, keepdim=True) if dims else square)
+        if parts:
+            flat = joined().summed("columns", torch.cat([each.view(-1) for each in sums.values()]))
+            found = flat.split([each.numel() for each in sums.values()])
+            sums = {name: each.view_as(sums[name]) for name, each in zip(sums, found, strict=True)}
+        return {name: each for name, each in sums.items() if self._sizes[name]}
 
     def _ones(self) -> Tensors:
         return {name: torch.ones_like(value) for name, value in self.inverse.items()}
@@ -237,14 +213,12 @@ class ColumnScales(LearntScales):
     Whenever the mean of V is not positive (nothing but noise was seen), all scales are 1.
     """
 
+    of_parts = True
+
     def __init__(
-        self,
-        settings: ScaleSettings,
-        shapes: Mapping[str, tuple[int, ...]],
-        like: Mapping[str, Tensor],
-        shares: Mapping[str, Share] | None = None,
+        self, settings: ScaleSettings, shapes: Mapping[str, tuple[int, ...]], like: Mapping[str, Tensor]
     ) -> None:
-        super().__init__(settings, shapes, like, shares)
+        super().__init__(settings, shapes, like)
         self._power = settings.power
 
     def factors(self) -> Tensors:
@@ -253,6 +227,22 @@ class ColumnScales(LearntScales):
     def next_scales(self) -> Tensors | None:
         ratios = self.relative(self._moments)
         return None if ratios is None else {name: value.pow(self._power) for name, value in ratios.items()}
+
+
+def rows_of(scales: Tensor, value: Tensor) -> Tensor:
+    """Those of ``scales`` that belong to the rows of ``value`` that are here."""
+    if not is_split(value) or scales.shape[0] == 1:
+        return scales
+    return scales[own_rows(value).start : own_rows(value).stop]
+
+
+def scaled_by(value: Tensor, scales: Tensor) -> Tensor:
+    """``value`` times ``scales``, which are whole, whether ``value`` is or not."""
+    if not is_split(value):
+        return value * scales
+    made = value.clone()
+    own_part(made).mul_(rows_of(scales, value))
+    return made
 
 
 def mean_over(values: Tensor, shape: torch.Size) -> Tensor:

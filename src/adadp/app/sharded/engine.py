@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from adadp.gradients.probe_records import Loss
 from adadp.gradients.regions import UnseenPath
 from adadp.gradients.spotcheck import ROUNDINGS
 from adadp.ranks import joined
+from adadp.sharding import own_rows
 
 _CHECKED, _TOGETHER = 2, 8
 """How many records of a batch are computed alone and compared, in each process, and with how many others anew."""
@@ -66,32 +67,13 @@ class ShardedEngine(GradientEngine):
         self.make_proof = functools.partial(ShardedProof, gathering)
         with gathering.running():
             super().__init__(model, loss, like, example=example)
-        self._split = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        self.shares = {name: gathering.shares[name] for name in self._split}
+        self._parts = {name: value for name, value in model.named_parameters() if value.requires_grad}
 
     def zeros(self) -> dict[str, Tensor]:
-        """A sum of nothing, as far as it is kept here."""
-        assert self.shares is not None
+        """A sum of nothing, split like the parameters."""
         return {
-            name: value.new_zeros(
-                (self.shares[name].stop - self.shares[name].start, *value.shape[1:]),
-                dtype=accumulation_dtype(value.dtype),
-            )
-            for name, value in self._parameters.items()
-        }
-
-    def placed(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Gradients of the rows that are here as DTensors, which an optimizer takes."""
-        return {
-            name: DTensor.from_local(
-                value,
-                self._split[name].device_mesh,
-                self._split[name].placements,
-                run_check=False,
-                shape=self._split[name].shape,
-                stride=self._split[name].stride(),
-            )
-            for name, value in gradients.items()
+            name: torch.zeros_like(value, dtype=accumulation_dtype(value.dtype), requires_grad=False)
+            for name, value in self._parts.items()
         }
 
     def capture(self, batch: Sequence[Any]) -> Capture:
@@ -126,17 +108,17 @@ class ShardedEngine(GradientEngine):
         return captured
 
     def _share(self, name: str, whole: Tensor) -> Tensor:
-        """The rows that are here of the sum of ``whole`` over all processes. Sensitive."""
-        assert self.shares is not None
-        share, size = self.shares[name], self._ranks.size
-        if size == 1:
-            return whole.double()
-        rows = -(-whole.shape[0] // size)
-        padded = whole.new_zeros(size * rows, *whole.shape[1:])
+        """The sum of ``whole`` over all processes, split like the parameter. Sensitive."""
+        part, size = self._parts[name], self._ranks.size
+        even = -(-whole.shape[0] // size)
+        padded = whole.new_zeros(size * even, *whole.shape[1:])
         padded[: len(whole)] = whole
         self._ranks.meet(f"adding up {name}")
-        mine = self._ranks.scattered_sum(padded.view(-1))
-        return mine.view(rows, *whole.shape[1:])[: share.stop - share.start]
+        mine = self._ranks.scattered_sum(padded.view(-1)) if size > 1 else padded.double()
+        rows = mine.view(even, *whole.shape[1:])[: len(own_rows(part))]
+        return DTensor.from_local(
+            rows, part.device_mesh, part.placements, run_check=False, shape=part.shape, stride=part.stride()
+        )
 
     def _check(self, batch: Sequence[Any], capture: Capture, rows: Tensor) -> None:
         """Compare what ``capture`` says of a few records of ``batch`` with what they are alone, in all processes."""

@@ -32,14 +32,14 @@ from torch.utils._pytree import tree_leaves
 from adadp.errors import InputError
 from adadp.gradients.regions import UnseenPath
 from adadp.ranks import Ranks
-from adadp.sharding import Share, is_split, name_gathered, own_part
+from adadp.sharding import GATHERED, is_split, own_part, own_rows
 
 _ROOT = ""
 """The name of the whole model among its modules."""
 
 
 class Gathering:
-    """The layers of ``model`` that FSDP gathers, and the share of every parameter that this process has."""
+    """The layers of ``model`` that FSDP gathers."""
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -52,7 +52,7 @@ class Gathering:
         self._layers[_ROOT]._get_fsdp_state()._lazy_init()  # as its first forward pass does
         split = dict(model.named_parameters())
         self._layer_of = self._named_gathered(model, split)
-        self.shares = self._shares({name: own_part(value).shape[0] for name, value in split.items()}, split)
+        self._check_rows(split)
 
     def _check(self, model: nn.Module) -> None:
         if _ROOT not in self._layers:
@@ -94,27 +94,24 @@ class Gathering:
             layer.unshard()
             for parameter, value in model.named_parameters():
                 if not is_split(value):
-                    name_gathered(split[parameter], value)
+                    setattr(split[parameter], GATHERED, value)
                     found[parameter] = name
             layer.reshard()
         return found
 
-    def _shares(self, rows: Mapping[str, int], split: Mapping[str, Tensor]) -> dict[str, Share]:
-        """The ``rows`` that this process has of each parameter, if those of all processes are all rows, each once."""
-        every, rank = self._ranks.all_of("dividing parameters", rows), self._ranks.rank
-        found = {}
+    def _check_rows(self, split: Mapping[str, Tensor]) -> None:
+        """Refuse parts that are not all rows of a parameter, each once, where they are looked for."""
+        mine = {name: (tuple(value.shape), own_rows(value), len(own_part(value))) for name, value in split.items()}
+        every = self._ranks.all_of("dividing parameters", mine)
         for name, value in split.items():
-            counts = [each.get(name, 0) for each in every]
-            even = -(-value.shape[0] // len(counts))
-            if counts != [min(even, max(0, value.shape[0] - even * place)) for place in range(len(counts))]:
+            found = [each.get(name) for each in every]
+            shapes, rows = {each and each[0] for each in found}, [row for each in found if each for row in each[1]]
+            if len(shapes) > 1 or rows != list(range(len(value))) or any(len(each[1]) != each[2] for each in found if each):
                 raise InputError(
                     f"The parts of {name} that the processes have are not the whole parameter, divided evenly.",
                     why="Every coordinate of a gradient must be added up, and given its noise, by exactly one process.",
                     fix="Call fully_shard in all processes alike.",
                 )
-            start = min(even * rank, value.shape[0])
-            found[name] = Share(tuple(value.shape), start, start + counts[rank])
-        return found
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -81,7 +81,7 @@ class Run:
         self._before, self._started = 0.0, time.perf_counter()
         self._clean, self._whole = False, True
         self.ranks = private.ranks
-        self.split = private.shares is not None
+        self.split = private.split
         """Whether every process has a part of the model."""
         self.processes = [self.ranks.size]
         """How many processes computed the run, one number after another where it was resumed with others."""
