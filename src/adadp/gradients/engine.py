@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -11,10 +12,9 @@ from torch import Tensor, nn
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.gradients.batch_statistics import refuse_batch_statistics
 from adadp.gradients.capture import Capture, given, zero_sums
 from adadp.gradients.inspection import one_per_record, trained_parameters
-from adadp.gradients.model_checks import COMPILED, check_model, is_compiled, plain_model, uncompiled
+from adadp.gradients.model_checks import COMPILED, is_compiled, plain_model, uncompiled
 from adadp.gradients.oracle import loop_gradients, loop_losses, picked
 from adadp.gradients.passes import MakePasses, capture_of, run_alone, run_batch
 from adadp.gradients.probe_records import Loss, check_leading, probe_records_for
@@ -71,8 +71,8 @@ class GradientEngine:
         self.loss = loss = uncompiled(loss)
         self._parameters = trained_parameters(model)
         self.names = tuple(self._parameters)
-        refuse_batch_statistics(model)
-        check_model(model, split=self.split)
+        for check in installed_checks().values():
+            check(model, split=self.split)
         if not self._parameters:
             raise InputError(
                 "The model has no trained parameter.", fix="Set requires_grad=True on what should be trained."
@@ -231,6 +231,12 @@ class GradientEngine:
                 why="Another mode is another model: whether that one keeps records apart has not been looked at.",
                 fix="Call model.train() or model.eval() so that it is as it was, or build a new engine.",
             )
+
+
+@functools.cache
+def installed_checks() -> Registry[Callable[..., None]]:
+    """What refuses models in words before they are looked over, as installed packages offer it."""
+    return Registry("model check", {}, lambda found: found if callable(found) else None)
 
 
 def engine_for(model: nn.Module) -> type[GradientEngine]:

@@ -47,9 +47,7 @@ SHARP = 5e-3
 HALF = (torch.float16, torch.bfloat16)
 
 
-def proved_blueprint(
-    model: nn.Module, loss: Loss, probes: ProbeRecords, make_proof: Callable[..., Proof]
-) -> Blueprint:
+def proved_blueprint(model: nn.Module, loss: Loss, probes: ProbeRecords, make_proof: Callable[..., Proof]) -> Blueprint:
     """A blueprint whose gradients equal plain autograd's; a model that mixes records is refused.
 
     A parameter that cannot be followed, or whose gradients disagree (used where the recorder cannot see it, or where

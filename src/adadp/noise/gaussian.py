@@ -114,7 +114,9 @@ class GaussianMechanism:
         if noise_multiplier == 0 or coordinates == 0:
             _check_range(total, torch.finfo(torch.float64).max)
             released = {name: self._own(tensor, _kept_dtype(tensor)) for name, tensor in total.items()}
-            return {name: each if is_split(each) else ranks.summed("adding up", each) for name, each in released.items()}
+            return {
+                name: each if is_split(each) else ranks.summed("adding up", each) for name, each in released.items()
+            }
         grid = grid_of(l2_bound, coordinates)
         deviation = noise_multiplier * (l2_bound / grid + math.sqrt(coordinates))
         if not deviation * _FARTHEST <= _LARGEST:

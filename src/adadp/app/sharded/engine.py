@@ -88,7 +88,9 @@ class ShardedEngine(GradientEngine):
         with self._gathering.running():
             captured = self._pass(batch)
             if checked:
-                order = torch.argsort(padding.long(), stable=True)  # records first, and probe records where there are few
+                order = torch.argsort(
+                    padding.long(), stable=True
+                )  # records first, and probe records where there are few
                 self._check(batch, captured, order)
             captured.padding = padding.to(next(iter(self._parameters.values())).device)
             captured.share = self._share

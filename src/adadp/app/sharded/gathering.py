@@ -65,7 +65,10 @@ class Gathering:
             if not isinstance(value, DTensor):
                 what, fix = "is not split over the processes", "Call fully_shard without `ignored_params`."
             elif value.device_mesh.ndim != 1 or value.device_mesh.size() != self._ranks.size:
-                what, fix = "is not split over all processes of the run", "Use one mesh of one dimension for all of them."
+                what, fix = (
+                    "is not split over all processes of the run",
+                    "Use one mesh of one dimension for all of them.",
+                )
             elif value.placements != (Shard(0),):
                 what, fix = "is not split by rows", "Call fully_shard without `shard_placement_fn`, and no other split."
             elif value.device_mesh.get_local_rank() != self._ranks.rank:
@@ -106,7 +109,11 @@ class Gathering:
         for name, value in split.items():
             found = [each.get(name) for each in every]
             shapes, rows = {each and each[0] for each in found}, [row for each in found if each for row in each[1]]
-            if len(shapes) > 1 or rows != list(range(len(value))) or any(len(each[1]) != each[2] for each in found if each):
+            if (
+                len(shapes) > 1
+                or rows != list(range(len(value)))
+                or any(len(each[1]) != each[2] for each in found if each)
+            ):
                 raise InputError(
                     f"The parts of {name} that the processes have are not the whole parameter, divided evenly.",
                     why="Every coordinate of a gradient must be added up, and given its noise, by exactly one process.",
@@ -163,9 +170,7 @@ class Gathering:
                 with _unseen():
                     see(name, gradient.to_dense())
 
-        handles = [
-            value.register_post_accumulate_grad_hook(partial(shown, name)) for name, value in parameters.items()
-        ]
+        handles = [value.register_post_accumulate_grad_hook(partial(shown, name)) for name, value in parameters.items()]
         try:
             losses.sum().backward()  # type: ignore[no-untyped-call]
         finally:

@@ -143,9 +143,7 @@ class ShardedProof(Proof):
             norms = capture.square_norms(self._groups).double().sqrt().cpu()
         alone = [picked(batch, torch.tensor([record])) for record in range(RECORDS)]
         single = [capture.picked(torch.tensor([record])) for record in range(RECORDS)]
-        rows = [
-            gaps(self._gathering, self._model, self._loss, *each) for each in zip(alone, single, strict=True)
-        ]
+        rows = [gaps(self._gathering, self._model, self._loss, *each) for each in zip(alone, single, strict=True)]
         largest = max(each.length for row in rows for each in row)
         wrong: set[str] = set()
         for record, row in enumerate(rows):
