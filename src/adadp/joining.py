@@ -23,8 +23,8 @@ _STRETCHES = 31
 
 
 def join(ranks: Ranks, model: nn.Module, records: Records, source: RandomSource, configuration: str) -> None:
-    """Refuse processes that are not of one run, and give all of them the parameters and buffers of the first. Parameters
-    that are split have one owner for each part.
+    """Refuse processes that are not of one run, and give all of them the parameters and buffers of the first, but for
+    parameters that are split, of which every part has one owner.
 
     What is compared, a digest of it or the thing itself, is not in the error.
     """

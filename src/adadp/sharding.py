@@ -36,7 +36,7 @@ def divide(model: nn.Module) -> bool:
     """Whether FSDP has split ``model``; if so, every layer is divided that an ordinary pass has left gathered."""
     layers = [each for each in model.modules() if hasattr(each, "reshard")]
     for each in layers:
-        each.reshard()
+        each.reshard()  # type: ignore[operator]
     return bool(layers) or any(map(is_split, model.parameters()))
 
 

@@ -155,7 +155,7 @@ class PrivateGradients:
         """Whether the parameters are split over processes."""
         if self.split and (arithmetic != "fast" or plan.choice is not None or not self.query.by_coordinate):
             raise InputError(
-                f"The method {method} in {arithmetic} arithmetic does not work on a model that is split over processes.",
+                f"The method {method} in {arithmetic} arithmetic does not work on a model that is split.",
                 why="No process has a parameter as a whole, and no layer runs in one process alone.",
                 fix="Use dpsgd or adadp in fast arithmetic, or pass the plain module.",
             )

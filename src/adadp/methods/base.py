@@ -58,8 +58,8 @@ class Query(ABC):
     their own records. Where it is not, all of them get the sum of all."""
 
     by_coordinate: bool = False
-    """Whether ``finalize`` and ``to_gradient`` treat every coordinate by itself, so that a process can call them with its
-    part of each parameter. Every class says so for itself."""
+    """Whether ``finalize`` and ``to_gradient`` take tensors that are split over processes. Each class speaks for itself
+    alone."""
 
     def __init_subclass__(cls) -> None:
         cls.by_coordinate = cls.__dict__.get("by_coordinate", False)

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from adadp.app import model_checks as room
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
-from adadp.app import model_checks as room
 from adadp.gradients import model_checks as compiled
 from adadp.gradients.oracle import loop_gradients
 from adadp.records import Records

@@ -153,7 +153,7 @@ class LearntScales(ABC):
             moment.mul_(memory).add_((square - deviation**2) / self.inverse[name].double() ** 2, alpha=1 - memory)
 
     def _squares(self, released: Mapping[str, Tensor]) -> Tensors:
-        """The mean square of every column; where processes have parts of it, they add these up. Released values only."""
+        """The mean square of every column; where processes have parts of it, they add these up: released values."""
         sums, parts = {name: torch.zeros_like(each) for name, each in self._moments.items()}, False
         for name, value in released.items():
             shape = self._moments[name].shape
@@ -165,7 +165,7 @@ class LearntScales(ABC):
             rows_of(sums[name], value).copy_(square.sum(dims, keepdim=True) if dims else square)
         if parts:
             flat = joined().summed("columns", torch.cat([each.view(-1) for each in sums.values()]))
-            found = flat.split([each.numel() for each in sums.values()])
+            found = torch.split(flat, [each.numel() for each in sums.values()])
             sums = {name: each.view_as(sums[name]) for name, each in zip(sums, found, strict=True)}
         return {name: each for name, each in sums.items() if self._sizes[name]}
 

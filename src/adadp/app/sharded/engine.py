@@ -7,6 +7,7 @@ parameter, in double precision, and none keeps the gradient of more than one par
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -67,7 +68,7 @@ class ShardedEngine(GradientEngine):
         self.make_proof = functools.partial(ShardedProof, gathering)
         with gathering.running():
             super().__init__(model, loss, like, example=example)
-        self._parts = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self._parts: dict[str, Any] = {name: value for name, value in model.named_parameters() if value.requires_grad}
 
     def zeros(self) -> dict[str, Tensor]:
         """A sum of nothing, split like the parameters."""
@@ -102,10 +103,8 @@ class ShardedEngine(GradientEngine):
             captured = run_batch(self._parameters, self.model, self.loss, batch, self._blueprint)
             self._gathering.agree()
         except UnseenPath:
-            try:
+            with contextlib.suppress(UnseenPath):
                 self._gathering.agree(unseen=True)
-            except UnseenPath:
-                pass
             raise _unseen() from None
         return captured
 

@@ -1,6 +1,6 @@
 """Layers whose parameters are gathered while they compute: the passes of a model that is split over processes.
 
-FSDP gathers a layer before it runs and divides it again afterwards, by hooks that also add gradients up over the
+FSDP gathers a layer before it runs and divides it again afterwards, by hooks that also add gradients up over all
 processes. Private passes take no gradients of parameters and exchange other sums, so these hooks are replaced by our own
 while they run, which gather and divide by FSDP's public calls (``unshard``, ``reshard``):
 
@@ -43,7 +43,9 @@ class Gathering:
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._layers = {name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)}
+        self._layers: dict[str, Any] = {
+            name: each for name, each in model.named_modules() if isinstance(each, FSDPModule)
+        }
         self._here: set[str] = set()
         """The layers that are gathered now."""
         self._agreed = False
@@ -133,7 +135,7 @@ class Gathering:
                     replaced.append((hooks, key, hooks[key]))
                     hooks[key] = _nothing
             handles.append(layer.register_forward_pre_hook(partial(self._before, name), prepend=True, with_kwargs=True))
-            handles.append(layer.register_forward_hook(partial(self._after, name), with_kwargs=True))
+            handles.append(layer.register_forward_hook(partial(self._after, name)))
         try:
             yield
         finally:
@@ -177,7 +179,7 @@ class Gathering:
             for handle in handles:
                 handle.remove()
 
-    def _before(self, name: str, layer: nn.Module, args: Any, kwargs: Any) -> None:
+    def _before(self, name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
         with _unseen():
             back = _going_back()
             if name == _ROOT and not back:
@@ -187,13 +189,13 @@ class Gathering:
             if given and name != _ROOT:
                 register_multi_grad_hook(given, lambda _: self._divide(name))
 
-    def _after(self, name: str, layer: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _after(self, name: str, _: nn.Module, __: Any, output: Any) -> None:
         if name == _ROOT or _going_back():
             return
         with _unseen():
             made = [each for each in _tensors(output) if each.requires_grad]
             for each in made:
-                each.register_hook(lambda _: self._go_back(name))
+                each.register_hook(lambda _: self._go_back(name))  # type: ignore[no-untyped-call]
             if made or not torch.is_grad_enabled():
                 self._divide(name)
 
@@ -234,7 +236,7 @@ def _going_back() -> bool:
 @contextmanager
 def _unseen() -> Iterator[None]:
     """Inside, whoever watches a pass sees nothing, and no gradient is followed."""
-    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():  # type: ignore[no-untyped-call]
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
         yield
 
 

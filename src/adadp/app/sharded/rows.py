@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as shards
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
 from adadp.app.runs.optimizer_state import flatten_optimizer, restore_optimizer
@@ -28,7 +30,7 @@ def save_rows(folder: Path, model: nn.Module, optimizer: Optimizer, ranks: Ranks
     tensors, text = flatten_optimizer(optimizer)
     ranks.meet("saving rows")
     try:
-        shards.save(_named(model.state_dict(), tensors), checkpoint_id=folder)
+        save(_named(model.state_dict(), tensors), checkpoint_id=folder)
     except (CheckpointException, OSError) as error:
         raise RunError(
             f"The parameters cannot be written to {folder}: {_first_line(error)}",
@@ -44,14 +46,14 @@ def load_rows(folder: Path, model: nn.Module, optimizer: Optimizer, text: Mappin
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     ranks.meet("loading rows")
     try:
-        stored = shards.FileSystemReader(folder).read_metadata().state_dict_metadata
+        stored = FileSystemReader(folder).read_metadata().state_dict_metadata
         held = {
             name.removeprefix("optimizer/"): _room_for(name, each, parameters)
             for name, each in stored.items()
             if name.startswith("optimizer/")
         }
         values = model.state_dict()
-        shards.load(_named(values, held), checkpoint_id=folder)
+        load(_named(values, held), checkpoint_id=folder)
     except (CheckpointException, OSError, RuntimeError, ValueError) as error:
         raise RunError(
             f"The parameters in {folder} cannot be read: {_first_line(error)}",

@@ -26,12 +26,6 @@ def refuse_settings(model: nn.Module, config: TrainConfig) -> None:
     """Refuse what a run of a split model cannot do, before there is a folder."""
     if not divide(model):
         return
-    if config.optimizer == "adambc":
-        raise InputError(
-            "The optimizer adambc does not work on a model that is split over processes.",
-            why="It is told the noise of whole parameters.",
-            fix="Use adam.",
-        )
     for name in _REFUSED:
         if getattr(config, name) not in (None, False):
             raise InputError(

@@ -171,7 +171,7 @@ def restore(
     average: WeightAverage | None = None,
     scheduled: Scheduled | None = None,
 ) -> None:
-    """Put everything back to where it was when ``found`` was saved; without ``optimizer`` all but that and the model."""
+    """Put everything back to where it was when ``found`` was saved; without ``optimizer`` not that and the model."""
     if (optimizer is None) is not ("rows" in found.state):
         raise InputError(
             "The checkpoint was saved of a model that is split over processes, or the model now is, and not both.",

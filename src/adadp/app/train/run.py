@@ -119,7 +119,7 @@ class Run:
         if self.split:
             run = self.ranks.from_first("finding the run", lambda: None if folder is None else folder.path)
             rows = found.state["rows"]
-            from adadp.app.sharded.rows import load_rows  # as below: what it imports takes most of a second
+            from adadp.app.sharded.rows import load_rows  # noqa: PLC0415 - here and below: most runs do without
 
             load_rows(run / rows["folder"], self.model, self.optimizer, rows["optimizer"], self.ranks)
         if folder is not None:
@@ -267,7 +267,7 @@ class Run:
             record |= {"budget_used": self.budget.used, "noise_multiplier": self.plan.noise_multiplier_at(step - 1)}
             if self.validation_accuracy is not None:
                 record["validation_accuracy"] = self.validation_accuracy
-        self.keep(record | measured)
+        self.keep({**record, **measured})
 
     def keep(self, record: dict[str, Any]) -> None:
         """Log ``record``, and show it where the run is shown; without a folder nothing."""
@@ -304,7 +304,7 @@ class Run:
         )
         if folder is None:
             return None
-        from adadp.app.sharded.rows import save_rows
+        from adadp.app.sharded.rows import save_rows  # noqa: PLC0415
 
         return {"folder": folder.name, "optimizer": save_rows(folder, self.model, self.optimizer, self.ranks)}
 
@@ -346,7 +346,8 @@ class Run:
         measured = self.looked() if self.split else None  # which takes all processes
         tensors = self._whole_tensors() if self.split else None
         certificate, confusion, out, self.accuracy, self.evaluation = self.ranks.from_first(
-            "certifying", lambda: self._certified(seconds, record_unit, notes, learned, encoder, measured, tensors)
+            "certifying",
+            lambda: self._certified(seconds, record_unit, notes, learned, encoder, measured=measured, tensors=tensors),
         )
         self.model.eval()
         return TrainResult(
@@ -362,7 +363,7 @@ class Run:
         )
 
     def _whole_tensors(self) -> dict[str, Tensor]:
-        from adadp.app.sharded.rows import whole_tensors
+        from adadp.app.sharded.rows import whole_tensors  # noqa: PLC0415
 
         return whole_tensors(self.model, self.ranks)
 
@@ -373,6 +374,7 @@ class Run:
         notes: Iterable[str],
         learned: Mapping[str, Tensor] | None,
         encoder: Mapping[str, Any] | None,
+        *,
         measured: tuple[dict[str, Any], Confusion | None] | None,
         tensors: Mapping[str, Tensor] | None,
     ) -> tuple[dict[str, Any], Confusion | None, Path | None, float | None, Evaluated | None]:

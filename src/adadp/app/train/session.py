@@ -50,7 +50,6 @@ from adadp.randomness import source_of
 from adadp.ranks import Ranks, code_digest, joined, together
 from adadp.records import Data, Records, Stored, in_memory
 from adadp.sampling import sampler
-from adadp.sharding import divide
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
 
 _AT_ONCE = 1 << 20
@@ -122,7 +121,6 @@ def train(
     plan = plan_of(spec, len(records) if held is None else held.records)
     looks = None if decay is None else measured.looks(decay, validation, config.validation, held)
     refuse_broken(model, "before the first step", "Nothing was spent.")
-    divide(model)  # the optimizer needs the parameters as they are between the steps
     made = make_optimizer(model, config, spec.lr, optimizer)
     scheduled = None if scheduler is None else schedule(scheduler, made, plan.steps)
     with ExitStack() as stack:
