@@ -71,3 +71,39 @@ def test_a_run_is_resumed_by_another_number_of_processes(two, four, optimizer, t
         assert [note for note in each[1]["notes"] if "4, then 2 processes" in note]
     assert [each for each in verify_run(tmp_path / "run") if not each.passed] == []
     assert not [each for each in (tmp_path / "run").iterdir() if each.name.startswith("shards-")]
+
+
+def checked(rank: int, given: dict[str, Any]) -> None:
+    fitted(cases.split_network("mlp"), **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"ema": 0.9}, "ema is given, and the model is split"),
+        ({"compile": True}, "compile is given, and the model is split"),
+        ({"features": "pca:dim=3"}, "features is given, and the model is split"),
+        (
+            {"noise_schedule": "validation:s0=5,k=0.7,every=1", "validation": 20, "epochs": 2, "steps": None},
+            "the model is split",
+        ),
+        ({"optimizer": "adambc"}, "adambc does not work on a model that is split"),
+        ({"arithmetic": "exact"}, "The method dpsgd in exact arithmetic does not work"),
+        ({"method": "agd"}, "The method agd in fast arithmetic does not work"),
+    ],
+)
+def test_settings_that_are_not_supported_are_refused_before_a_charge(two, given, text, tmp_path):
+    for kind, words in two.failures(checked, {**given, "out": str(tmp_path / "run")}):
+        assert (kind, text in words) == ("InputError", True), words
+    assert not (tmp_path / "run").exists()
+
+
+def wrong_resume(rank: int, out: str) -> None:
+    fitted(cases.network("mlp"), out, resume=True)
+
+
+def test_a_plain_model_does_not_resume_a_split_one(two, tmp_path):
+    out = str(tmp_path / "run")
+    assert two.failures(split_run, out, {"stops": 3})[0][0] == "RunError"
+    for kind, text in two.failures(wrong_resume, out):
+        assert (kind, "split over processes" in text) == ("InputError", True), text

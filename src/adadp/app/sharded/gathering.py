@@ -1,7 +1,7 @@
 """Layers whose parameters are gathered while they compute: the passes of a model that is split over processes.
 
-FSDP gathers a layer before it runs and divides it again afterwards, by hooks that also add gradients up over all
-processes. Private passes take no gradients of parameters and exchange other sums, so these hooks are replaced by our own
+FSDP gathers a layer before it runs and divides it again afterwards, by hooks that also add up gradients of all
+processes. Private passes take no gradients of parameters and exchange other sums, so these hooks are replaced by ours
 while they run, which gather and divide by FSDP's public calls (``unshard``, ``reshard``):
 
     before a layer runs forward                  it is gathered
@@ -172,7 +172,10 @@ class Gathering:
                 with _unseen():
                     see(name, gradient.to_dense())
 
-        handles = [value.register_post_accumulate_grad_hook(partial(shown, name)) for name, value in parameters.items()]
+        handles = [
+            value.register_post_accumulate_grad_hook(partial(shown, name))  # type: ignore[no-untyped-call]
+            for name, value in parameters.items()
+        ]
         try:
             losses.sum().backward()  # type: ignore[no-untyped-call]
         finally:

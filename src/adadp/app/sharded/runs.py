@@ -12,7 +12,8 @@ from pathlib import Path
 
 from torch import nn
 
-from adadp.app.config import TrainConfig
+from adadp.app.schedules import ValidationDecay
+from adadp.app.spec import RunSpec
 from adadp.errors import InputError
 from adadp.sharding import divide
 
@@ -22,16 +23,17 @@ _REFUSED = ("features", "ema", "validation", "compile", "tensorboard")
 """Settings that were not made to work with a split model."""
 
 
-def refuse_settings(model: nn.Module, config: TrainConfig) -> None:
+def refuse_settings(model: nn.Module, spec: RunSpec) -> None:
     """Refuse what a run of a split model cannot do, before there is a folder."""
     if not divide(model):
         return
-    for name in _REFUSED:
-        if getattr(config, name) not in (None, False):
+    looks = ("noise_schedule",) if isinstance(spec.noise, ValidationDecay) else ()
+    for name in (*_REFUSED, *looks):
+        if getattr(spec.config, name) not in (None, False):
             raise InputError(
                 f"`{name}` is given, and the model is split over processes.",
                 why="It takes the model in one place, or passes of one process alone.",
-                fix=f"Leave `{name}` out, or pass the plain module.",
+                fix=f"Leave `{name}` out (of a noise schedule: that it follows validation), or pass the plain module.",
             )
 
 

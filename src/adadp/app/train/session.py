@@ -97,7 +97,7 @@ def train(
     """
     config, ranks = spec.config, _processes(spec.config, resume)
     check_board(config, out)
-    refuse_settings(model, config)
+    refuse_settings(model, spec)
     folder = _to_resume(out, config, encoder) if resume and ranks.first else None
     device = _device(config.device)
     passed, model = model, plain_model(model).to(device).train()
