@@ -148,7 +148,8 @@ class GaussianMechanism:
         """R(x) + R(N) for the next coordinates of ``noise``, or those from ``first`` on, a block at a time."""
         released = self._own(tensor, _kept_dtype(tensor))
         flat, sums = own_part(released).view(-1), own_part(tensor.detach()).reshape(-1)
-        together = min(len(flat), _IN_CACHE * torch.get_num_threads() if flat.device.type == "cpu" else _BLOCK)
+        in_cache = flat.device.type == "cpu" and first is None
+        together = min(len(flat), _IN_CACHE * torch.get_num_threads() if in_cache else _BLOCK)
         scratch = torch.empty(together, dtype=torch.float64, device=flat.device)
         start = 0
         while start < len(flat):

@@ -217,7 +217,11 @@ class Gathering:
     def _gather(self, name: str) -> None:
         if name not in self._here:
             self._ranks.meet(f"gathering {name!r}")
-            self._layers[name].unshard()
+            try:
+                self._layers[name].unshard()
+            except RuntimeError:
+                self._ranks.meet("gathering failed")  # the others have ended, or come here too
+                raise
             self._here.add(name)
 
     def _divide(self, name: str) -> None:
