@@ -16,13 +16,15 @@ from adadp.errors import InputError
 from adadp.randomness import RandomSource
 from adadp.ranks import Ranks, code_digest, tensors_digest
 from adadp.records import Records
+from adadp.sharding import is_split
 
 _STRETCHES = 31
 """Into which records that are not in memory are divided; those at the ends are compared."""
 
 
 def join(ranks: Ranks, model: nn.Module, records: Records, source: RandomSource, configuration: str) -> None:
-    """Refuse processes that are not of one run, and give all of them the parameters and buffers of the first.
+    """Refuse processes that are not of one run, and give all of them the parameters and buffers of the first, but for
+    parameters that are split, of which every part has one owner.
 
     What is compared, a digest of it or the thing itself, is not in the error.
     """
@@ -38,7 +40,7 @@ def join(ranks: Ranks, model: nn.Module, records: Records, source: RandomSource,
     )
     ranks.check_same({"records in the same order": _digest_of(records)})
     _check_numbers(ranks, source)
-    ranks.copy_first(tensors.values())
+    ranks.copy_first(each for each in tensors.values() if not is_split(each))
 
 
 def _check_numbers(ranks: Ranks, source: RandomSource) -> None:

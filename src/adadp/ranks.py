@@ -144,13 +144,12 @@ class Ranks:
         return values
 
     def scattered_sum(self, values: Tensor) -> Tensor:
-        """A share, that of this process, of the sum of ``values``, whose length is a multiple of ``size``. Sensitive.
-
-        Between ``meet`` and it nothing may fail.
+        """A share, that of this process, of the sum of ``values``, whose length is a multiple of ``size``: sensitive,
+        and added in double precision. Between ``meet`` and it nothing may fail.
         """
         theirs = torch.empty_like(values)  # with all_to_all: gloo takes three times as long to reduce and scatter
         self._run("adding", lambda: dist.all_to_all_single(theirs, values, group=self._group_for(values)))
-        return theirs.view(self.size, -1).sum(0)
+        return theirs.view(self.size, -1).sum(0, dtype=torch.float64)
 
     def gathered(self, part: Tensor) -> Tensor:
         """The parts of all processes, one behind the other."""

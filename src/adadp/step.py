@@ -22,7 +22,7 @@ from adadp.clipping import ClipState
 from adadp.errors import InputError, without_text
 from adadp.events import Neighbours
 from adadp.exact import SCORE_UNITS, ExactSums, check_exact
-from adadp.gradients import GradientEngine
+from adadp.gradients import engine_for
 from adadp.gradients.model_checks import plain_model
 from adadp.gradients.passes import MakePasses
 from adadp.joining import join
@@ -137,8 +137,9 @@ class PrivateGradients:
         self.batches = Batches(plan.timetable.for_records(len(self._records)), self.source, self.ranks)
         if example is not None and not isinstance(example, Records):
             example = Records(example, first.device, first.dtype, self._records.bound)
+        make_engine = engine_for(self.model)
         self._engines = [
-            GradientEngine(
+            make_engine(
                 model,
                 loss,
                 self._records.example(group),
@@ -149,8 +150,16 @@ class PrivateGradients:
         ]
         """One for each public shape that records have: which calls a model makes may depend on it."""
         self._engine = self._engines[-1]
-        self._exact = self._exact_sums(arithmetic, method)
         self.query = method.query(self._engine, plan.clip_rule, plan.batch_size)
+        self.split = self._engine.split
+        """Whether the parameters are split over processes."""
+        if self.split and (arithmetic != "fast" or plan.choice is not None or not self.query.by_coordinate):
+            raise InputError(
+                f"The method {method} in {arithmetic} arithmetic does not work on a model that is split.",
+                why="No process has a parameter as a whole, and no layer runs in one process alone.",
+                fix="Use dpsgd or adadp in fast arithmetic, or pass the plain module.",
+            )
+        self._exact = self._exact_sums(arithmetic, method)
         self.gradient_deviations: Deviations | None = None
         """The standard deviation of the noise in the last gradient, by parameter; None before the first release, and
         for a method that cannot say."""
@@ -172,7 +181,8 @@ class PrivateGradients:
     def check_alike(self) -> None:
         """Refuse to go on if the parameters of the processes, or what the method has learnt, have drifted apart."""
         if self.ranks.several:
-            values = [*self.model.parameters(), *self.query.tensors().values()]
+            parameters = self.model.parameters() if not self.split else ()  # parts have no second owner
+            values = [*parameters, *self.query.tensors().values()]
             learnt = f"{self.step} {self.clip_state} {tensors_digest(values)}"
             self.ranks.check_same({f"parameters after {self.step} steps": learnt})
 
@@ -321,7 +331,8 @@ class PrivateGradients:
 
         They stand in random rows, so that the first rows of the first chunk are any records of the batch.
         """
-        return step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < CHECK_EVERY)
+        drawn = step == 0 or bool(self.source.uniform(1, purpose="records computed alone", step=step) < CHECK_EVERY)
+        return self.ranks.any("choosing records to check", drawn) if self.split else drawn
 
     def _to_rows(self, batch: Tensor, step: int) -> list[list[Tensor]]:
         """The batch in chunks by group, every record in a secret random row and -1 in rows that hold none. Sensitive.
@@ -348,6 +359,9 @@ class PrivateGradients:
             holders = torch.cat([holders, holders.new_full(((chunks * rows - len(holders)) % short,), -1)])
             in_rows = torch.cat([held, held.new_tensor([-1])])[holders]
             main, behind = in_rows[: chunks * rows], in_rows[chunks * rows :]
+            if self.split:  # the layers of a split model need all processes for every chunk
+                most = max(self.ranks.all_of("dividing the batch", len(behind)))
+                behind = torch.cat([behind, behind.new_full((most - len(behind),), -1)])
             found.append([*torch.split(main, rows), *(torch.split(behind, short) if len(behind) else ())])
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -122,17 +122,19 @@ class Capture:
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], pieces: Sequence[Piece], records: int) -> None:
         self.parameters = parameters
-        self._pieces = list(pieces)
+        self.pieces = list(pieces)
         self._bad: Tensor | None = None
         self._looked = False
         self._reference = next(iter(parameters.values()))
         self.records = records
+        self.share: Callable[[str, Tensor], Tensor] | None = None
+        """What is kept of a sum as soon as it is made, where parameters are split over processes."""
         self.padding: Tensor | None = None
         """Which rows fill up the batch to its size, ``[records]``: they have no part in any norm or sum."""
 
     def picked(self, rows: Tensor) -> Capture:
         """The same for the records at ``rows`` alone."""
-        return Capture(self.parameters, [piece.changed(lambda side: side[rows]) for piece in self._pieces], len(rows))
+        return Capture(self.parameters, [piece.changed(lambda side: side[rows]) for piece in self.pieces], len(rows))
 
     def square_norms(self, groups: Groups, inverse: Mapping[str, Tensor] | None = None) -> Tensor:
         """Squared norm of every record's gradient over every group of parameters, ``[records, groups]``.
@@ -143,7 +145,7 @@ class Capture:
         group_of = _group_of(groups, self.parameters)
         columns: list[list[Tensor]] = [[] for _ in groups]
         with full_precision(self._reference.device):
-            for piece in self._pieces:
+            for piece in self.pieces:
                 for slot, norms in piece.square_norms(inverse).items():
                     columns[group_of[piece.targets[slot].name]].append(norms)
             empty = self._reference.new_zeros(self.records, dtype=accumulation_dtype(self._reference.dtype))
@@ -198,14 +200,22 @@ class Capture:
     def _summed(self, of: Callable[[Piece], Sums]) -> dict[str, Tensor]:
         """Parameters in their order; zeros for those that no record used."""
         sums: dict[str, Tensor] = {}
+        left = Counter(target.name for piece in self.pieces for target in piece.targets.values())
         with full_precision(self._reference.device):
-            for piece in self._pieces:
+            for piece in self.pieces:
                 for slot, value in of(piece if self._bad is None else piece.blanked(self._bad)).items():
-                    self._add(sums, piece.targets[slot], value)
-        sums |= zero_sums({name: value for name, value in self.parameters.items() if name not in sums})
+                    self.add(sums, target := piece.targets[slot], value)
+                    left[target.name] -= 1
+                    if self.share is not None and not left[target.name]:
+                        sums[target.name] = self.share(target.name, sums[target.name])
+            for name, value in self.parameters.items():
+                if name not in sums:
+                    zeros = zero_sums({name: value})[name]
+                    sums[name] = zeros if self.share is None else self.share(name, zeros)
         return {name: sums[name] for name in self.parameters}
 
-    def _add(self, sums: dict[str, Tensor], target: Target, value: Tensor) -> None:
+    def add(self, sums: dict[str, Tensor], target: Target, value: Tensor) -> None:
+        """Add ``value`` to what ``sums`` has of the parameter of ``target``."""
         if target.start is not None:
             whole = torch.zeros_like(self.parameters[target.name], dtype=value.dtype)
             rows = target.of(whole)

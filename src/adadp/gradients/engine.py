@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.gradients.batch_statistics import refuse_batch_statistics
 from adadp.gradients.capture import Capture, given, zero_sums
 from adadp.gradients.inspection import one_per_record, trained_parameters
-from adadp.gradients.model_checks import COMPILED, check_model, is_compiled, plain_model, uncompiled
+from adadp.gradients.model_checks import COMPILED, is_compiled, plain_model, uncompiled
 from adadp.gradients.oracle import loop_gradients, loop_losses, picked
 from adadp.gradients.passes import MakePasses, capture_of, run_alone, run_batch
 from adadp.gradients.probe_records import Loss, check_leading, probe_records_for
-from adadp.gradients.proof import proved_blueprint
+from adadp.gradients.proof import Proof, proved_blueprint
 from adadp.gradients.recorder import Recorder
 from adadp.gradients.regions import RefusedByVmap, UnseenPath
 from adadp.gradients.spotcheck import compare_again, compare_alone
+from adadp.registry import Registry
+from adadp.sharding import divide
 
 _CHECKED, _TOGETHER = 2, 8
 """How many records of a batch are computed alone and compared, and with how many others where it is done anew."""
@@ -52,6 +54,10 @@ class GradientEngine:
     The backward pass goes through activations only, and per-example gradients never exist where a closed form does.
     """
 
+    split: ClassVar[bool] = False
+    """Whether parameters and sums are split over processes."""
+    make_proof: Callable[..., Proof] = Proof
+
     def __init__(
         self,
         model: nn.Module,
@@ -65,14 +71,14 @@ class GradientEngine:
         self.loss = loss = uncompiled(loss)
         self._parameters = trained_parameters(model)
         self.names = tuple(self._parameters)
-        refuse_batch_statistics(model)
-        check_model(model)
+        for check in installed_checks().values():
+            check(model, split=self.split)
         if not self._parameters:
             raise InputError(
                 "The model has no trained parameter.", fix="Set requires_grad=True on what should be trained."
             )
         self._probes = probe_records_for(model, loss, like, example)
-        self._blueprint = proved_blueprint(model, loss, self._probes)
+        self._blueprint = proved_blueprint(model, loss, self._probes, self.make_proof)
         self._passes = None if passes is None else passes(model, loss, self._blueprint, self._probes)
         said = (COMPILED,) if is_compiled(passed) and passes is None else ()
         self.notes = (*said, *self._blueprint.notes, *(() if self._passes is None else (self._passes.note,)))
@@ -225,3 +231,22 @@ class GradientEngine:
                 why="Another mode is another model: whether that one keeps records apart has not been looked at.",
                 fix="Call model.train() or model.eval() so that it is as it was, or build a new engine.",
             )
+
+
+@functools.cache
+def installed_checks() -> Registry[Callable[..., None]]:
+    """What refuses models in words before they are looked over, as installed packages offer it."""
+    return Registry("model check", {}, lambda found: found if callable(found) else None)
+
+
+def engine_for(model: nn.Module) -> type[GradientEngine]:
+    """Who computes the gradients of ``model``: an installed package (``adadp.engines``), if it is split over processes.
+
+    What that engine captures is compared with plain autograd's too, before the first step and on real records.
+    """
+    if not divide(model):
+        return GradientEngine
+    engines: Registry[type[GradientEngine]] = Registry(
+        "engine", {}, lambda made: made if isinstance(made, type) and issubclass(made, GradientEngine) else None
+    )
+    return engines.find("sharded")

@@ -22,6 +22,7 @@ from adadp.gradients.readers import installed_rules
 from adadp.gradients.recorder import Key, OtherUse, Recorder, Use
 from adadp.gradients.regions import Region, WholeLoss
 from adadp.gradients.rule import Pair
+from adadp.sharding import GATHERED, own_part
 
 _NUMBER = 4
 """Bytes of the float32 numbers that gradients are kept in."""
@@ -74,8 +75,8 @@ class Blueprint:
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, each once, under their first name."""
-    return {name: value for name, value in model.named_parameters() if value.requires_grad}
+    """The parameters that are trained, each once, under their first name, as the layers use them."""
+    return {name: getattr(value, GATHERED, value) for name, value in model.named_parameters() if value.requires_grad}
 
 
 def inspect(model: nn.Module, loss: Loss, *, probes: ProbeRecords, demoted: Mapping[str, str]) -> Blueprint:
@@ -193,7 +194,7 @@ def _trace(
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {name: own_part(value) for name, value in (*model.named_parameters(), *model.named_buffers())}
 
 
 def check_losses(losses: object, records: int) -> Tensor:

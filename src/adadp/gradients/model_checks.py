@@ -1,4 +1,4 @@
-"""Models that cannot be trained privately as they are, refused by name; and compiled ones, which are run as written."""
+"""Compiled models, which are run as written, and words for what torch says of a single number."""
 
 from __future__ import annotations
 
@@ -8,22 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from adadp.errors import InputError
 
-_WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
-_PARAMETERS: dict[str, tuple[Callable[[Tensor], bool], str]] = {
-    "is not initialised": (is_lazy, "Run the model once on a public batch, so that its lazy layers get their shapes."),
-    "is split over processes (DTensor)": (
-        lambda value: hasattr(value, "device_mesh"), "Pass the plain module: every process needs all parameters."
-    ),
-    "is on the meta device and has no values": (
-        lambda value: value.is_meta, "Call model.to_empty(device='cpu') and initialise it, or load its weights."
-    ),
-    "is complex": (torch.is_complex, "Keep the real and the imaginary part as two parameters: torch.view_as_complex."),
-}  # fmt: skip
-"""What a parameter must not be, and what to do about it."""
 COMPILED = "The model is compiled; private gradients are computed by its uncompiled code, with the same parameters."
 
 
@@ -47,31 +34,6 @@ def uncompiled(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return loss(*args)
 
     return run
-
-
-def check_model(model: nn.Module) -> None:
-    """Raise ``InputError`` for a model that would fail later, in words that do not say why."""
-    for name, module in model.named_modules():
-        if wrappers := {base.__name__ for base in type(module).__mro__}.intersection(_WRAPPERS):
-            raise InputError(
-                f"{name or 'The model'} is wrapped in {wrappers.pop()}.",
-                why="It would average gradients over processes or devices, before or after noise is added to them.",
-                fix="Pass the plain module (model.module): of several processes, sums are added here (docs/scale.md).",
-            )
-    for name, value in model.named_parameters():
-        for what, (holds, fix) in _PARAMETERS.items():
-            if holds(value):
-                raise InputError(
-                    f"The parameter {name} {what}.",
-                    why="A private step needs its gradient in real numbers, whole and in one place.",
-                    fix=fix,
-                )
-    if len(devices := {str(value.device) for value in model.parameters()}) > 1:
-        raise InputError(
-            f"The parameters are on several devices: {', '.join(sorted(devices))}.",
-            why="Records are put on one device, and their gradients are summed there.",
-            fix="Move the whole model to one device: model.to(device).",
-        )
 
 
 def explain_single_value(error: Exception) -> None:

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from adadp.errors import InputError
 from adadp.gradients.model_checks import explain_single_value
+from adadp.sharding import moved
 
 Loss = Callable[..., Tensor]
 
@@ -79,17 +80,15 @@ class ProbeRecords:
     def parameters(self, model: nn.Module) -> Iterator[None]:
         """Inside, parameters of ``model`` are copies, a little off if ``perturbed``; afterwards the old ones again."""
         generator = torch.Generator().manual_seed(1916)
-        before = [(value, value.data) for value in model.parameters()]
-        try:
-            for value, old in before:
-                value.data = old.clone()
-                if self.perturbed and old.is_floating_point() and old.numel():
-                    size = max(0.1 * float(old.float().square().mean().sqrt()), 0.02)
-                    value.data += size * torch.randn(old.shape, generator=generator).to(old)
+
+        def other(old: Tensor) -> Tensor:
+            if not (self.perturbed and old.is_floating_point() and old.numel()):
+                return old.clone()
+            size = max(0.1 * float(old.float().square().mean().sqrt()), 0.02)
+            return old + size * torch.randn(old.shape, generator=generator).to(old)
+
+        with moved(model.parameters(), other):
             yield
-        finally:
-            for value, old in before:
-                value.data = old
 
 
 def _some_of(own: tuple[Any, ...], records: int, generator: torch.Generator) -> tuple[Any, ...]:

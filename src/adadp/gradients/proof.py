@@ -16,7 +16,7 @@ multiplies by zero at first (a fresh adapter, a new head) would hide a wrong gra
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,18 +42,18 @@ _COUNTS = (2, 3, 11)
 """How many records a model is followed with."""
 _DRAWS = 2
 """How often three records are drawn for the comparisons with plain autograd."""
-_SHARP = 5e-3
+SHARP = 5e-3
 """Two runs of the same shapes differ less than a batch from its records alone: this much of the rounding is allowed."""
-_HALF = (torch.float16, torch.bfloat16)
+HALF = (torch.float16, torch.bfloat16)
 
 
-def proved_blueprint(model: nn.Module, loss: Loss, probes: ProbeRecords) -> Blueprint:
+def proved_blueprint(model: nn.Module, loss: Loss, probes: ProbeRecords, make_proof: Callable[..., Proof]) -> Blueprint:
     """A blueprint whose gradients equal plain autograd's; a model that mixes records is refused.
 
     A parameter that cannot be followed, or whose gradients disagree (used where the recorder cannot see it, or where
     records are laid out in an unusual way) is tried once more the generic way, as a part of the whole loss.
     """
-    proof = _Proof(model, loss, probes)
+    proof = make_proof(model, loss, probes)
     demoted: dict[str, str] = {}
     while True:
         try:
@@ -86,7 +86,7 @@ def proved_blueprint(model: nn.Module, loss: Loss, probes: ProbeRecords) -> Blue
         demoted |= dict.fromkeys(sorted(wrong - set(demoted)), reason)
 
 
-class _Proof:
+class Proof:
     """Compares a blueprint's gradients with plain autograd's; every method leaves the model as it was."""
 
     def __init__(self, model: nn.Module, loss: Loss, probes: ProbeRecords) -> None:
@@ -173,9 +173,9 @@ class _Proof:
         kept = [record for record in range(RECORDS) if record != changed_record]
         losses, total, random, rounding = self._plain(batch)
         changed, *_ = self._plain(changed_batch)
-        if not _close(losses[kept], changed[kept], rounding * _SHARP):
+        if not _close(losses[kept], changed[kept], rounding * SHARP):
             raise self.mixing("The loss of one record changes")
-        if not _close(losses, self._plain(batch)[0], rounding * _SHARP):
+        if not _close(losses, self._plain(batch)[0], rounding * SHARP):
             raise InputError(
                 "The loss of a batch is another one after another batch was seen.",
                 why="What a model remembers of the records it saw mixes them with those that come later.",
@@ -227,7 +227,7 @@ class _Proof:
             name: torch.zeros_like(value) if each is None else each.to_dense()
             for (name, value), each in zip(self._parameters.items(), grads, strict=True)
         }
-        half = losses.dtype in _HALF or any(dtype in _HALF for dtype in recorder.dtypes)
+        half = losses.dtype in HALF or any(dtype in HALF for dtype in recorder.dtypes)
         return losses.detach(), total, random, 5e-2 if half else 2e-3
 
     def _captured(self, batch: Sequence[Any], blueprint: Blueprint) -> Capture:
@@ -243,7 +243,7 @@ class _Proof:
             capture = self._captured(each, blueprint)
             capture.square_norms(self._groups)
             sums.append([self._row(capture, record) for record in kept])
-        return self._unequal(*sums, rounding=rounding * _SHARP)
+        return self._unequal(*sums, rounding=rounding * SHARP)
 
     def _wrong_total(
         self, blueprint: Blueprint, batch: Sequence[Any], total: dict[str, Tensor], rounding: float, random: bool

@@ -13,7 +13,7 @@ of every batch is computed before and after the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from adadp.errors import MixedRecords
 from adadp.gradients.capture import Capture
 from adadp.gradients.oracle import loop_gradients, picked
+from adadp.sharding import moved
 
 _NUDGE, _NUDGES = 2.0**-20, 8
 """How far parameters are moved, over their size, to see what rounding does to a gradient, and how often."""
-_ROUNDINGS = 20
+ROUNDINGS = 20
 """How many times the rounding that is usual for a model may pass. The gradient of another record, or of several mixed,
 differs by about its whole length: by 500 of these in single precision, by 20 in half precision."""
 
@@ -40,7 +41,7 @@ def compare_alone(
     alone = loop_gradients(model, loss, batch, capture.records)
     names = list(alone[0])
     norms = capture.square_norms([names])
-    allowed = min(0.25, _ROUNDINGS * rounding)
+    allowed = min(0.25, ROUNDINGS * rounding)
     for record, truth in enumerate(alone):
         got = capture.weighted_sums(torch.eye(capture.records).to(norms)[:, record : record + 1], [names])
         length = _length(truth)
@@ -77,19 +78,21 @@ def moved_by_rounding(
     model: nn.Module, loss: Callable[..., Tensor], record: Sequence[Any], truth: Mapping[str, Tensor]
 ) -> list[dict[str, Tensor]]:
     """How the gradient of a record alone moves when the parameters are a few roundings off, several times."""
-    generator = torch.Generator().manual_seed(0)
-    before = [(value, value.data) for value in model.parameters()]
     found = []
-    try:
-        for _ in range(_NUDGES):
-            for value, old in before:
-                value.data = old + _NUDGE * old * torch.randn(old.shape, generator=generator).to(old)
-            (other,) = loop_gradients(model, loss, record, 1)
-            found.append({name: value - truth[name] for name, value in other.items()})
-    finally:
-        for value, old in before:
-            value.data = old
+    for _ in nudged(model):
+        (other,) = loop_gradients(model, loss, record, 1)
+        found.append({name: value - truth[name] for name, value in other.items()})
     return found
+
+
+def nudged(model: nn.Module) -> Iterator[None]:
+    """Several times, with the parameters a few roundings off each time."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(_NUDGES):
+        with moved(
+            model.parameters(), lambda old: old + _NUDGE * old * torch.randn(old.shape, generator=generator).to(old)
+        ):
+            yield
 
 
 def _length(tensors: Mapping[str, Tensor]) -> Tensor:

@@ -57,6 +57,13 @@ class Query(ABC):
     """Whether ``finalize`` of two sums together is what it is of each, added: several processes finalize the sum of
     their own records. Where it is not, all of them get the sum of all."""
 
+    by_coordinate: bool = False
+    """Whether ``finalize`` and ``to_gradient`` take tensors that are split over processes. Each class speaks for itself
+    alone."""
+
+    def __init_subclass__(cls) -> None:
+        cls.by_coordinate = cls.__dict__.get("by_coordinate", False)
+
     def __init__(self, batch_size: int) -> None:
         self.batch_size = batch_size
         self.clip_factor = 1.0

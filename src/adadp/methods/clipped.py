@@ -16,6 +16,8 @@ from adadp.methods.base import COUNT, GRADIENT, Deviations, Method, Parts, Query
 class ClippedSum(Query):
     """sum over the batch of w_b g_b, where the weight w_b of the clip rule bounds |w_b g_b|."""
 
+    by_coordinate = True
+
     def __init__(self, engine: GradientEngine, rule: ClipRule, batch_size: int) -> None:
         super().__init__(batch_size)
         self._engine, self._rule = engine, rule

@@ -22,7 +22,8 @@ The price is a standard deviation larger by a factor of at most 1 + 2**-14.
 **Several processes** (``adadp.ranks``) have each a part of x: a double-precision sum of the contributions of its own
 records. The parts are added in double precision, as the parts of a batch are in one process; a coordinate is added up,
 rounded to the grid and given its noise in one process alone, and so once. What is released is what 3 says, whichever
-process a record is in, and all processes hold the same bits of it.
+process a record is in, and all processes hold the same bits of it; or, of tensors that are split (``adadp.sharding``),
+each its rows, which were added up before.
 
 **Not covered.** The sampler's own finite precision: N is a function of 64-bit words, right to about 2**-53 and cut off
 at 9.4 standard deviations (``adadp.randomness``). The time a release takes. What happened before: ``l2_bound`` must
@@ -43,6 +44,7 @@ from adadp.noise.ahead import NormalsAhead
 from adadp.noise.chacha import whole_noise
 from adadp.randomness import RandomSource
 from adadp.ranks import ONE, Ranks
+from adadp.sharding import is_split, own_part, own_rows
 
 _GRID_BITS = 14
 """Rounding to the grid may move two sums apart by 2**-14 of the l2 bound."""
@@ -112,7 +114,9 @@ class GaussianMechanism:
         if noise_multiplier == 0 or coordinates == 0:
             _check_range(total, torch.finfo(torch.float64).max)
             released = {name: self._own(tensor, _kept_dtype(tensor)) for name, tensor in total.items()}
-            return {name: ranks.summed("adding up", tensor) for name, tensor in released.items()}
+            return {
+                name: each if is_split(each) else ranks.summed("adding up", each) for name, each in released.items()
+            }
         grid = grid_of(l2_bound, coordinates)
         deviation = noise_multiplier * (l2_bound / grid + math.sqrt(coordinates))
         if not deviation * _FARTHEST <= _LARGEST:
@@ -125,18 +129,35 @@ class GaussianMechanism:
         noise = _Noise(coordinates, deviation, source, purpose, step, self.ahead or NormalsAhead(source))
         if ranks.several:
             ranks.meet(f"releasing {purpose} of step {step}")
+        if any(map(is_split, total.values())):
+            return self._noisy_parts(total, grid, noise)
+        if ranks.several:
             return self._noisy_together(total, grid, noise, ranks)
         return {name: self._noisy(tensor, grid, noise) for name, tensor in total.items()}
 
-    def _noisy(self, tensor: Tensor, grid: float, noise: _Noise) -> Tensor:
-        """R(x) + R(N) for the next coordinates of ``noise``, a block at a time."""
+    def _noisy_parts(self, total: Mapping[str, Tensor], grid: float, noise: _Noise) -> dict[str, Tensor]:
+        """R(x) + R(N) for the rows of x that are here: they are added up already, and no other process has them."""
+        released, before = {}, 0
+        for name, tensor in total.items():
+            first = own_rows(tensor).start * math.prod(tensor.shape[1:])
+            released[name] = self._noisy(tensor, grid, noise, before + first)
+            before += tensor.numel()
+        return released
+
+    def _noisy(self, tensor: Tensor, grid: float, noise: _Noise, first: int | None = None) -> Tensor:
+        """R(x) + R(N) for the next coordinates of ``noise``, or those from ``first`` on, a block at a time."""
         released = self._own(tensor, _kept_dtype(tensor))
-        flat, sums = released.view(-1), tensor.detach().reshape(-1)
-        together = min(len(flat), _IN_CACHE * torch.get_num_threads() if flat.device.type == "cpu" else _BLOCK)
+        flat, sums = own_part(released).view(-1), own_part(tensor.detach()).reshape(-1)
+        in_cache = flat.device.type == "cpu" and first is None
+        together = min(len(flat), _IN_CACHE * torch.get_num_threads() if in_cache else _BLOCK)
         scratch = torch.empty(together, dtype=torch.float64, device=flat.device)
         start = 0
         while start < len(flat):
-            drawn = noise.take(min(len(flat) - start, together), flat.device)
+            most = min(len(flat) - start, together)
+            if first is None:
+                drawn = noise.take(most, flat.device)
+            else:
+                drawn = noise.between(first + start, first + start + most, flat.device)
             stop = start + len(drawn)
             whole = scratch[: len(drawn)].copy_(sums[start:stop]).mul_(1 / grid).round_()
             flat[start:stop] = whole.add_(drawn).mul_(grid)
@@ -271,7 +292,8 @@ def _check_dtypes(total: Mapping[str, Tensor]) -> None:
 
 def _check_range(total: Mapping[str, Tensor], largest: float) -> None:
     """Refuse values beyond ``largest``, infinite ones and nan, and reveal none of them."""
-    ends = [end.double() for tensor in total.values() if tensor.numel() for end in torch.aminmax(tensor.detach())]
+    parts = [own_part(tensor.detach()) for tensor in total.values()]
+    ends = [end.double() for part in parts if part.numel() for end in torch.aminmax(part)]
     if ends and not farthest(ends) <= largest:  # nan wins in all of them
         raise InputError(
             "The sum to be released holds a value that is not finite or far beyond its bound. Nothing was released.",

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from adadp.app import model_checks as room
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
-from adadp.gradients import model_checks as room
+from adadp.gradients import model_checks as compiled
 from adadp.gradients.oracle import loop_gradients
 from adadp.records import Records
 
@@ -129,7 +130,7 @@ def test_a_compiled_model_is_run_as_it_was_written(which):
     """The backend fails the test: compiled code may not run, as records could not be followed through it."""
     model = COMPILED[which]()
     engine = GradientEngine(model, loss, (X, Y))
-    assert engine.notes == (room.COMPILED,)
+    assert engine.notes == (compiled.COMPILED,)
     sums = engine.capture((X, Y)).weighted_sums(torch.ones(5, 1), [engine.names])
     alone = loop_gradients(engine.model, engine.loss, (X, Y), 5)
     for name, value in sums.items():

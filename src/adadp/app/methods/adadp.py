@@ -21,4 +21,5 @@ class AdaDp(ScaleSettings, Method):
         return waiting(self.name, self.start, steps)
 
     def query(self, engine: GradientEngine, rule: ClipRule, batch_size: int) -> Query:
-        return ScaledSum(engine, rule, batch_size, ColumnScales(self, engine.scale_shapes, engine.zeros()))
+        scales = ColumnScales(self, engine.scale_shapes, engine.zeros())
+        return ScaledSum(engine, rule, batch_size, scales)

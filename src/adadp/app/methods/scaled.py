@@ -23,6 +23,7 @@ class ScaledSum(ClippedSum):
     def __init__(self, engine: GradientEngine, rule: ClipRule, batch_size: int, scales: LearntScales) -> None:
         super().__init__(engine, rule, batch_size)
         self._scales = scales
+        self.by_coordinate = scales.of_parts
 
     def _square_norms(self, capture: Capture) -> Tensor:
         return capture.square_norms(self._groups, self._scales.inverse)

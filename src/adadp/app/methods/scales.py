@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import ClassVar, Protocol, final
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from torch import Tensor
 from adadp import checks
 from adadp.errors import InputError
 from adadp.methods.base import Tensors
+from adadp.ranks import joined
+from adadp.sharding import is_split, own_part, own_rows
 
 _DECADES = 6
 """Powers of ten that two scales may lie apart: squares of norms and of scales are far from the ends of a float32."""
@@ -99,9 +101,13 @@ class LearntScales(ABC):
     Everything here is computed from released values and public numbers: it is post-processing.
     """
 
+    of_parts: ClassVar[bool] = False
+    """Whether what is released may be split over processes."""
+
     def __init__(self, settings: Following, shapes: Mapping[str, tuple[int, ...]], like: Mapping[str, Tensor]) -> None:
+        """``like`` are tensors such as will be released. The scales are whole, and the same in all processes."""
         self._following = settings
-        self._moments = {name: like[name].new_zeros(shapes[name], dtype=torch.float64) for name in like}
+        self._moments = {name: own_part(like[name]).new_zeros(shapes[name], dtype=torch.float64) for name in like}
         self._sizes = {name: like[name].numel() / max(1, self._moments[name].numel()) for name in like}
         """Coordinates that share a scale; 0 for a parameter without any."""
         self._steps = 0
@@ -110,13 +116,13 @@ class LearntScales(ABC):
 
     def apply(self, total: Mapping[str, Tensor]) -> Tensors:
         """A sum of gradients in scaled coordinates."""
-        return {name: value * self.inverse[name] for name, value in total.items()}
+        return {name: scaled_by(value, self.inverse[name]) for name, value in total.items()}
 
     @final
     def learn(self, released: Mapping[str, Tensor], deviation: float) -> Tensors:
         """The gradient that ``released`` amounts to; the scales of the next step follow from it."""
         factors = self.factors()
-        gradients = {name: value * factors[name] for name, value in released.items()}
+        gradients = {name: scaled_by(value, factors[name]) for name, value in released.items()}
         self.see(released, deviation)
         self._steps += 1
         if self._steps >= self._following.start:
@@ -141,13 +147,27 @@ class LearntScales(ABC):
 
         V <- memory V + (1 - memory) (mean of s^2 over the column - d^2) k^2       what the column moves without noise
         """
-        memory = self._following.memory
-        for name, value in released.items():
-            if not value.numel():
-                continue
+        memory, squares = self._following.memory, self._squares(released)
+        for name, square in squares.items():
             moment = self._moments[name]
-            square = mean_over(value.square(), moment.shape).double()
             moment.mul_(memory).add_((square - deviation**2) / self.inverse[name].double() ** 2, alpha=1 - memory)
+
+    def _squares(self, released: Mapping[str, Tensor]) -> Tensors:
+        """The mean square of every column; where processes have parts of it, they add these up: released values."""
+        sums, parts = {name: torch.zeros_like(each) for name, each in self._moments.items()}, False
+        for name, value in released.items():
+            shape = self._moments[name].shape
+            if not is_split(value):
+                sums[name] = mean_over(value.square(), shape).double() if value.numel() else sums[name]
+                continue
+            parts, dims = True, [dim for dim, size in enumerate(shape) if size == 1]
+            square = own_part(value).double().square() / (self._sizes[name] or 1)
+            rows_of(sums[name], value).copy_(square.sum(dims, keepdim=True) if dims else square)
+        if parts:
+            flat = joined().summed("columns", torch.cat([each.view(-1) for each in sums.values()]))
+            found = torch.split(flat, [each.numel() for each in sums.values()])
+            sums = {name: each.view_as(sums[name]) for name, each in zip(sums, found, strict=True)}
+        return {name: each for name, each in sums.items() if self._sizes[name]}
 
     def _ones(self) -> Tensors:
         return {name: torch.ones_like(value) for name, value in self.inverse.items()}
@@ -193,6 +213,8 @@ class ColumnScales(LearntScales):
     Whenever the mean of V is not positive (nothing but noise was seen), all scales are 1.
     """
 
+    of_parts = True
+
     def __init__(
         self, settings: ScaleSettings, shapes: Mapping[str, tuple[int, ...]], like: Mapping[str, Tensor]
     ) -> None:
@@ -205,6 +227,22 @@ class ColumnScales(LearntScales):
     def next_scales(self) -> Tensors | None:
         ratios = self.relative(self._moments)
         return None if ratios is None else {name: value.pow(self._power) for name, value in ratios.items()}
+
+
+def rows_of(scales: Tensor, value: Tensor) -> Tensor:
+    """Those of ``scales`` that belong to the rows of ``value`` that are here."""
+    if not is_split(value) or scales.shape[0] == 1:
+        return scales
+    return scales[own_rows(value).start : own_rows(value).stop]
+
+
+def scaled_by(value: Tensor, scales: Tensor) -> Tensor:
+    """``value`` times ``scales``, which are whole, whether ``value`` is or not."""
+    if not is_split(value):
+        return value * scales
+    made = value.clone()
+    own_part(made).mul_(rows_of(scales, value))
+    return made
 
 
 def mean_over(values: Tensor, shape: torch.Size) -> Tensor:

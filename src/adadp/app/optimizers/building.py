@@ -13,6 +13,7 @@ from adadp.app.optimizers.adambc import AdamBC
 from adadp.app.optimizers.adaptive_rate import AdaptiveRate
 from adadp.errors import InputError
 from adadp.schedules import Schedule
+from adadp.sharding import divide
 from adadp.step import PrivateGradients
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer] | torch.optim.Optimizer
@@ -31,6 +32,7 @@ def make_optimizer(
     parameters, or one that wants a closure
     ================================================  ================================================================
     """
+    divide(model)  # an optimizer has the parameters as they are between the steps
     parameters = [value for value in model.parameters() if value.requires_grad]
     if not parameters:
         raise InputError("The model has no trained parameter.", fix="Set requires_grad=True on what should be trained.")
@@ -57,6 +59,12 @@ def make_optimizer(
 
 def check_noise(optimizer: torch.optim.Optimizer, private: PrivateGradients) -> None:
     """Refuse an optimizer that subtracts the noise where the method cannot say how large it is. Nothing is released."""
+    if isinstance(optimizer, AdamBC) and private.split:
+        raise InputError(
+            "The optimizer adambc does not work on a model that is split over processes.",
+            why="It is told the noise of whole parameters.",
+            fix="Use adam.",
+        )
     if isinstance(optimizer, AdamBC) and private.query.gradient_deviations(1.0) is None:
         raise InputError(
             "The method cannot say how large the noise of its gradients is, and the optimizer adambc subtracts it.",

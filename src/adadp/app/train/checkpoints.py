@@ -104,12 +104,18 @@ def save(
     looks: Looks | None = None,
     average: WeightAverage | None = None,
     scheduled: Scheduled | None = None,
+    rows: Mapping[str, Any] | None = None,
 ) -> None:
-    """Replace the checkpoint by the state as it is now. ``clean``: this process will release nothing after it."""
+    """Replace the checkpoint by the state as it is now. ``clean``: this process will release nothing after it.
+
+    ``rows`` says where the processes have written model and optimizer (``adadp.app.sharded.runs``).
+    """
     state = private.state()
-    optimizer_tensors, optimizer_state = flatten_optimizer(optimizer)
-    tensors = {f"model/{name}": value for name, value in private.model.state_dict().items()}
-    tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors.items()}
+    tensors, optimizer_state = dict[str, Tensor](), dict[str, Any]()
+    if rows is None:
+        optimizer_tensors, optimizer_state = flatten_optimizer(optimizer)
+        tensors |= {f"model/{name}": value for name, value in private.model.state_dict().items()}
+        tensors |= {f"optimizer/{name}": value for name, value in optimizer_tensors.items()}
     tensors |= {f"method/{name}": value for name, value in state["method"].items()}
     if state["batches"]:
         tensors["batches/arrangement"] = state["batches"]["arrangement"]
@@ -122,6 +128,8 @@ def save(
         "clean": clean,
         "processes": list(processes),
     }
+    if rows is not None:
+        text["rows"] = dict(rows)
     if scheduled is not None:
         text["scheduler"] = scheduled.state()
     if private.plan.adaptive and looks is None:
@@ -159,15 +167,22 @@ def load(folder: RunFolder, ledger: Ledger) -> Checkpoint | None:
 def restore(
     found: Checkpoint,
     private: PrivateGradients,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | None,
     average: WeightAverage | None = None,
     scheduled: Scheduled | None = None,
 ) -> None:
-    """Put everything back to where it was when ``found`` was saved."""
-    _load_model(private.model, _under("model", found.tensors))
+    """Put everything back to where it was when ``found`` was saved; without ``optimizer`` not that and the model."""
+    if (optimizer is None) is not ("rows" in found.state):
+        raise InputError(
+            "The checkpoint was saved of a model that is split over processes, or the model now is, and not both.",
+            why="Its parameters lie in other files then.",
+            fix="Build the model as the run did.",
+        )
+    if optimizer is not None:
+        _load_model(private.model, _under("model", found.tensors))
+        restore_optimizer(optimizer, _under("optimizer", found.tensors), found.state["optimizer"])
     if average is not None:
         average.restore(_under("average", found.tensors), found.state["averaged"])
-    restore_optimizer(optimizer, _under("optimizer", found.tensors), found.state["optimizer"])
     if scheduled is not None:
         scheduled.restore(found.state.get("scheduler"))
     batches: dict[str, Any] = {}

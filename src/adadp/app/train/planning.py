@@ -127,7 +127,7 @@ def _noise_for(stage: ReleasedStage, config: TrainConfig | SimpleNamespace) -> f
     return float(f"{found.value * 1.0005:.4g}")
 
 
-def note_on_processes(processes: Sequence[int], plan: Plan, *, exact: bool) -> list[str]:
+def note_on_processes(processes: Sequence[int], plan: Plan, *, exact: bool, split: bool = False) -> list[str]:
     """What a certificate says of a run in several processes; ``processes`` are their numbers, one after another."""
     if max(processes) == 1:
         return []
@@ -137,6 +137,8 @@ def note_on_processes(processes: Sequence[int], plan: Plan, *, exact: bool) -> l
             " One record more or less moves others from one process to the next, so the limit of three times in the "
             "caveat on rounding does not hold; the allowance for ordinary gradients does."
         )
+    if split:
+        note += " Each had a part of the model; adadp.app.sharded computed the gradients."
     return [note]
 
 

@@ -30,6 +30,7 @@ from adadp.errors import InputError
 from adadp.methods import GRADIENT
 from adadp.plan import Plan
 from adadp.schedules import Schedule
+from adadp.sharding import own_part
 from adadp.step import PrivateGradients
 
 LARGEST_PARAMETER = 1e18
@@ -137,5 +138,6 @@ def _try(private: PrivateGradients, optimizer: torch.optim.Optimizer, rate: floa
 
 def _usable(parameters: Iterable[nn.Parameter]) -> bool:
     """Whether all are finite and small enough; a NaN is not."""
-    floats = [each.detach().aminmax() for each in parameters if each.is_floating_point() and each.numel()]
+    own = [own_part(each.detach()) for each in parameters]
+    floats = [each.aminmax() for each in own if each.is_floating_point() and each.numel()]
     return all(bool(low >= -LARGEST_PARAMETER) and bool(high <= LARGEST_PARAMETER) for low, high in floats)

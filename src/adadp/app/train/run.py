@@ -19,6 +19,7 @@ from adadp.app.optimizers.scheduling import Scheduled
 from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
 from adadp.app.runs import Checkpoint, Evaluated, RunFolder, coarse_seconds
+from adadp.app.sharded.runs import next_folder, remove_folders
 from adadp.app.spec import RunSpec
 from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import checkpoints
@@ -80,6 +81,8 @@ class Run:
         self._before, self._started = 0.0, time.perf_counter()
         self._clean, self._whole = False, True
         self.ranks = private.ranks
+        self.split = private.split
+        """Whether every process has a part of the model."""
         self.processes = [self.ranks.size]
         """How many processes computed the run, one number after another where it was resumed with others."""
 
@@ -112,7 +115,13 @@ class Run:
         elif self.plan.adaptive:
             private.plan = self.plan.with_noise(parse_schedule(found.state["noise"]))
         paid = Paid(self.plan, private.ledger.charges, found.step, others)
-        checkpoints.restore(found, private, self.optimizer, self.average, self.scheduled)
+        checkpoints.restore(found, private, None if self.split else self.optimizer, self.average, self.scheduled)
+        if self.split:
+            run = self.ranks.from_first("finding the run", lambda: None if folder is None else folder.path)
+            rows = found.state["rows"]
+            from adadp.app.sharded.rows import load_rows  # noqa: PLC0415 - here and below: most runs do without
+
+            load_rows(run / rows["folder"], self.model, self.optimizer, rows["optimizer"], self.ranks)
         if folder is not None:
             folder.rewind_metrics(found.step)
         earlier = found.state.get("processes", [1])
@@ -151,7 +160,7 @@ class Run:
                     if spent:
                         break
                 except Exception:
-                    if self._whole:  # nothing came out that is not in the model: worth keeping
+                    if self._whole and not self.split:  # nothing came out that is not in the model: worth keeping
                         with suppress(AdaDPError):
                             self._save(clean=True)  # without asking the other processes, which may have ended
                     raise
@@ -215,10 +224,12 @@ class Run:
     def tell(self) -> None:
         """What is logged and shown after a step."""
         private, plan = self.private, self.plan
+        ends = plan.ends_epoch(private.step)
+        measured = self.measured() if ends and (self.ranks.first or self.split) else {}
         if not self.ranks.first:
             return
-        if plan.ends_epoch(private.step):
-            self.log()
+        if ends:
+            self.log(measured)
         if self.watch is not None:
             shown = self.epsilon_so_far if self.private_method else _no_epsilon
             rehearsal = self.config.seed is not None
@@ -235,7 +246,16 @@ class Run:
             again = f"Go on with: adadp train --resume {self.folder.path}"
         return Interrupted(f"{what} Everything is saved in {self.folder.path}.", fix=again)
 
-    def log(self) -> None:
+    def measured(self) -> dict[str, Any]:
+        """What the test data shows at the end of an epoch, if a look is due. A split model needs all processes."""
+        step, every = self.private.step, self.config.evaluate_every
+        due = every is not None and (self.plan.epoch_of(step - 1) + 1) % every == 0
+        if self.evaluate is None or not due or step >= self.plan.steps:
+            return {}
+        with self.judged():
+            return self.looked()[0]
+
+    def log(self, measured: Mapping[str, Any]) -> None:
         """The public figures at the end of an epoch."""
         step = self.private.step
         epoch = self.plan.epoch_of(step - 1) + 1
@@ -247,11 +267,7 @@ class Run:
             record |= {"budget_used": self.budget.used, "noise_multiplier": self.plan.noise_multiplier_at(step - 1)}
             if self.validation_accuracy is not None:
                 record["validation_accuracy"] = self.validation_accuracy
-        every = self.config.evaluate_every
-        if self.evaluate is not None and every is not None and epoch % every == 0 and step < self.plan.steps:
-            with self.judged():
-                record |= self.looked()[0]
-        self.keep(record)
+        self.keep({**record, **measured})
 
     def keep(self, record: dict[str, Any]) -> None:
         """Log ``record``, and show it where the run is shown; without a folder nothing."""
@@ -278,9 +294,21 @@ class Run:
     def checkpoint(self, *, clean: bool) -> None:
         """Save everything; without a folder nothing. It is that of all processes, which must have the same then."""
         self.private.check_alike()
-        self.ranks.from_first("saving a checkpoint", lambda: self._save(clean=clean))
+        rows = self._save_rows() if self.split else None
+        self.ranks.from_first("saving a checkpoint", lambda: self._save(clean=clean, rows=rows))
 
-    def _save(self, *, clean: bool) -> None:
+    def _save_rows(self) -> dict[str, Any] | None:
+        """Save the parts of a split model that each process has; None without a folder."""
+        folder = self.ranks.from_first(
+            "naming a checkpoint", lambda: None if self.folder is None else next_folder(self.folder.path)
+        )
+        if folder is None:
+            return None
+        from adadp.app.sharded.rows import save_rows  # noqa: PLC0415
+
+        return {"folder": folder.name, "optimizer": save_rows(folder, self.model, self.optimizer, self.ranks)}
+
+    def _save(self, *, clean: bool, rows: dict[str, Any] | None = None) -> None:
         if self.folder is not None:
             checkpoints.save(
                 self.folder,
@@ -293,7 +321,10 @@ class Run:
                 looks=self.looks,
                 average=self.average,
                 scheduled=self.scheduled,
+                rows=rows,
             )
+            if rows is not None:
+                remove_folders(self.folder.path, but=rows["folder"])
 
     def finish(
         self,
@@ -310,10 +341,13 @@ class Run:
             notes = [*notes, self.average.note]
         if self.scheduled is not None:
             notes = [*notes, self.scheduled.note]
-        about = note_on_processes(self.processes, self.plan, exact=self.private.exact)
+        about = note_on_processes(self.processes, self.plan, exact=self.private.exact, split=self.split)
         notes = [*notes, *about, *notes_of(self.spec, self.plan)]
+        measured = self.looked() if self.split else None  # which takes all processes
+        tensors = self._whole_tensors() if self.split else None
         certificate, confusion, out, self.accuracy, self.evaluation = self.ranks.from_first(
-            "certifying", lambda: self._certified(seconds, record_unit, notes, learned, encoder)
+            "certifying",
+            lambda: self._certified(seconds, record_unit, notes, learned, encoder, measured=measured, tensors=tensors),
         )
         self.model.eval()
         return TrainResult(
@@ -328,6 +362,11 @@ class Run:
             evaluation=self.evaluation,
         )
 
+    def _whole_tensors(self) -> dict[str, Tensor]:
+        from adadp.app.sharded.rows import whole_tensors  # noqa: PLC0415
+
+        return whole_tensors(self.model, self.ranks)
+
     def _certified(
         self,
         seconds: int,
@@ -335,24 +374,27 @@ class Run:
         notes: Iterable[str],
         learned: Mapping[str, Tensor] | None,
         encoder: Mapping[str, Any] | None,
+        *,
+        measured: tuple[dict[str, Any], Confusion | None] | None,
+        tensors: Mapping[str, Tensor] | None,
     ) -> tuple[dict[str, Any], Confusion | None, Path | None, float | None, Evaluated | None]:
         """The last measurements and the certificate, when the folder of the run is complete."""
-        found, confusion = self.looked()
+        found, confusion = self.looked() if measured is None else measured
         folder = self.folder
         if folder is not None and not any("final" in record for record in folder.metrics()):
             if confusion is not None:
                 folder.write_confusion(_class_names(encoder, len(confusion)), confusion)
             self.keep({"step": self.private.step, "final": True, **found, "seconds": seconds})
-        tensors = {
+        kept = {
             name.replace("_orig_mod.", ""): value.detach().cpu()  # compiled parts go under their own names
-            for name, value in self.model.state_dict().items()
+            for name, value in (self.model.state_dict() if tensors is None else tensors).items()
         }
         certificate = make_certificate(
             spec=self.spec,
             plan=self.plan,
             ledger=read_ledger(self.private.ledger.path),
             randomness=self.private.source.describe(),
-            model=tensors,
+            model=kept,
             steps_done=self.private.step - self.lost,
             steps_lost=self.lost,
             record_unit=record_unit,
@@ -364,8 +406,9 @@ class Run:
         )
         if folder is not None:
             folder.write_certificate(certificate)
-            folder.save_model(tensors, model_metadata(certificate))
+            folder.save_model(kept, model_metadata(certificate))
             folder.checkpoint_path.unlink(missing_ok=True)
+            remove_folders(folder.path)
             write_report(folder)  # last: the run has finished, whatever becomes of its page
         return certificate, confusion, None if folder is None else folder.path, self.accuracy, self.evaluation
 

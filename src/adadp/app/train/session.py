@@ -33,6 +33,7 @@ from adadp.app.owndata import is_own
 from adadp.app.runs import RunFolder
 from adadp.app.runs.anchor import Anchor
 from adadp.app.schedules import ValidationDecay
+from adadp.app.sharded.runs import refuse_settings
 from adadp.app.spec import RunSpec
 from adadp.app.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
 from adadp.app.train.feature_release import Preparation
@@ -100,6 +101,7 @@ def train(
     """
     config, ranks = spec.config, _processes(spec.config, resume)
     check_board(config, out)
+    refuse_settings(model, spec)
     folder = _to_resume(out, config, encoder) if resume and ranks.first else None
     device = _device(config.device)
     check_model(model)
