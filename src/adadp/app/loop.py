@@ -47,6 +47,7 @@ from adadp.app.texts.schedules import parse_noise, parse_schedule
 from adadp.app.train.planning import note_on_processes, notes_of, planned_budget
 from adadp.app.units import (
     ROWS_PER_UNIT,
+    UNNAMED,
     Units,
     codes_of,
     example_by_unit,
@@ -77,6 +78,7 @@ class PrivateGradients(Gradients):
     ``rows_per_unit`` are used (docs/units.md); the plan then counts units.
     """
 
+    @together
     def __init__(
         self,
         model: nn.Module,
@@ -92,19 +94,18 @@ class PrivateGradients(Gradients):
         example: Data | Records | None = None,
         **settings: Any,
     ) -> None:
-        self.unit = None if units is None else units if isinstance(units, str) else "python"
+        self.unit = None if units is None else units if isinstance(units, str) else UNNAMED
         self.rows_per_unit = rows_per_unit
         if units is not None:
             data, units = taken_out(data, units, "units")
-            units = Units(codes_of(units, "units" if self.unit == "python" else self.unit or "")[0], rows_per_unit)
+            units = Units(codes_of(units, self.unit or UNNAMED)[0], rows_per_unit)
         found = data if collate_fn is None else read_data(data, collate_fn)[0]
         if units is not None:
             first = next(model.parameters())
-            found, example = (
-                each if each is None or isinstance(each, Records) else Records(each, first.device, first.dtype)
-                for each in (found, example)
-            )
-            found = records_by_unit(found, units, first.device)
+            rows = found if isinstance(found, Records) else Records(found, first.device, first.dtype)
+            found = records_by_unit(rows, units, first.device)
+            if example is not None and not isinstance(example, Records):
+                example = Records(example, first.device, first.dtype, rows.bound)
             example = example_by_unit(example, units, first.device)
         passes = CompiledPasses if compile else None
         super().__init__(

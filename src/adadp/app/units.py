@@ -24,7 +24,7 @@ Public lengths are 1, 4, 16 and so on up to ``rows_per_unit``: a unit with one r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,9 @@ ROWS_PER_UNIT = 16
 
 NOT_COMPARED = "Whether units of the test data are in the training data too was not checked: its ids were not given."
 """What a certificate says where test data came without ids."""
+
+UNNAMED = "python"
+"""What stands for the column in a configuration, where ids were passed as an array."""
 
 _WIDER = 4
 """One public length over the one before it: at most so many times the rows that a unit has are computed."""
@@ -125,13 +128,13 @@ class ByUnit(Grouped):
         wanted = self._order[self._starts[indices, None] + (places % used) * held // used]
         rows = self._rows.batch(wanted.flatten())
         return places < used, *tree_map(
-            lambda leaf: leaf.unflatten(0, wanted.shape) if isinstance(leaf, Tensor) else leaf, rows
+            lambda leaf: leaf.view(*wanted.shape, *leaf.shape[1:]) if isinstance(leaf, Tensor) else leaf, rows
         )
 
 
 def record_of(unit: str, place: str = "the training data") -> str:
-    """What a record is, for a certificate; ``unit`` is the column, or ``python`` for ids that have no name."""
-    ids = "one id of `units`" if unit == "python" else f"one {unit}"
+    """What a record is, for a certificate; ``unit`` is the column, or ``UNNAMED``."""
+    ids = "one id of `units`" if unit == UNNAMED else f"one {unit}"
     return f"all rows of {place} with {ids}, together"
 
 
@@ -168,7 +171,7 @@ def _by_unit(codes: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def codes_of(ids: Any, name: str) -> tuple[Tensor, dict[Any, int]]:
-    """A number for each of ``ids``, by row, and the number of each id; ``name`` is what the user calls them.
+    """A number for each of ``ids``, by row, and the number of each id; ``name`` is that of the column, or ``UNNAMED``.
 
     A missing id (None, NaN, empty text) is an error that names the column alone.
     """
@@ -176,14 +179,14 @@ def codes_of(ids: Any, name: str) -> tuple[Tensor, dict[Any, int]]:
     values = np.asarray(ids.to_numpy() if hasattr(ids, "to_numpy") else ids)
     if values.ndim != 1:
         raise InputError(
-            f"`{name}` has {values.ndim} dimensions.",
+            f"{_called(name)} has {values.ndim} dimensions.",
             why="It must hold one id for each row.",
             fix="Pass a column or a flat list of ids.",
         )
     listed = [each.strip() if isinstance(each, str) else each for each in values.tolist()]
     if any(map(_missing, listed)):
         raise InputError(
-            f"`{name}` has missing ids.",
+            f"{_called(name)} has missing ids.",
             why="A row without an id cannot be protected together with the other rows of its unit.",
             fix="Leave such rows out, or give each an id: one of its own if it belongs to nobody else.",
         )
@@ -191,8 +194,13 @@ def codes_of(ids: Any, name: str) -> tuple[Tensor, dict[Any, int]]:
     try:
         codes = [known.setdefault(each, len(known)) for each in listed]
     except TypeError:
-        raise InputError(f"`{name}` holds values that are no ids.", fix="Pass numbers or texts.") from None
+        raise InputError(f"{_called(name)} holds values that are no ids.", fix="Pass numbers or texts.") from None
     return torch.tensor(codes, dtype=torch.long), known
+
+
+def _called(name: str) -> str:
+    """What a user is told about the ids ``name``."""
+    return "The argument `units`" if name == UNNAMED else f"The column {name!r}"
 
 
 def _missing(value: Any) -> bool:
@@ -206,7 +214,7 @@ def refuse_shared(train: Mapping[Any, int], public: Mapping[Any, int], name: str
     """Refuse ``public`` data with units that are trained on; which or how many is not told."""
     if train.keys() & public.keys():
         raise InputError(
-            f"Units of the {called} data are in the training data too (`{name}`).",
+            f"Units of the {called} data are in the training data too, by the ids in {_called(name)[4:]}.",
             why=f"What is measured on {called} data is told without noise, and a unit that was trained on makes the "
             "figure too good.",
             fix="Put all rows of a unit into one of the two.",
@@ -243,14 +251,11 @@ def _found(data: Any, column: str) -> tuple[Any, Any] | None:
 def _without(data: Any, column: str) -> tuple[Any, Any] | None:
     """``data`` without ``column``, and the column; None where it has none."""
     if isinstance(data, Mapping):
-        rest = {name: value for name, value in data.items() if name != column}
-        return (rest, data[column]) if column in data else None
-    ways: tuple[tuple[str, Callable[[], Any]], ...] = (
-        ("columns", lambda: data.drop(columns=[column])),  # pandas
-        ("column_names", lambda: (getattr(data, "remove_columns", None) or data.drop_columns)([column])),
-    )
-    for names, rest in ways:
-        held = getattr(data, names, None)
-        if held is not None and (names == "column_names" or hasattr(data, "iloc")) and column in list(held):
-            return rest(), data[column]
-    return None
+        others = {name: value for name, value in data.items() if name != column}
+        return (others, data[column]) if column in data else None
+    if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas
+        return (data.drop(columns=[column]), data[column]) if column in data.columns else None
+    if column not in getattr(data, "column_names", ()):  # Arrow and Hugging Face
+        return None
+    drop = data.remove_columns if hasattr(data, "remove_columns") else data.drop_columns
+    return drop([column]), data[column]

@@ -64,7 +64,7 @@ _LEAST_DELTA = 1e-30
 class _Group(SmoothFamily):
     """Common ground of removing and adding ``size`` records, for rates ``q`` and ``mu`` = 1 / noise multiplier."""
 
-    def __init__(self, size: int, q: Array, mu: Array, counts: Array, cap: float = math.inf) -> None:  # noqa: PLR0917
+    def __init__(self, size: int, q: Array, mu: Array, counts: Array, cap: float = math.inf) -> None:
         super().__init__(q, mu, counts, cap)
         self.size = size
         if self.shifted:

@@ -40,6 +40,7 @@ from adadp.app.train.session import tensors_of_data, train
 from adadp.app.units import (
     NOT_COMPARED,
     ROWS_PER_UNIT,
+    UNNAMED,
     Units,
     codes_of,
     has_column,
@@ -190,7 +191,7 @@ def fit(
         lr_schedule=rate_schedule,
         optimizer=optimizer if isinstance(optimizer, str) else "python",
         validation=kept,
-        unit=None if units is None else units if isinstance(units, str) else "python",
+        unit=None if units is None else units if isinstance(units, str) else UNNAMED,
         **(settings if found_units is None else {**settings, "rows_per_unit": found_units.rows_per_unit}),
     )
     if any(stage.noise_multiplier is None for stage in released_stages(stages)):
@@ -247,14 +248,14 @@ def _with_units(
     _refuse_ignored("test_units", test_units, "there is no test data", "test", test)
     if units is None:
         return data, None, test, ()
-    name = units if isinstance(units, str) else "units"
+    name = units if isinstance(units, str) else UNNAMED
     data, ids = taken_out(data, units, "units")
     codes, known = codes_of(ids, name)
     if test is not None and test_units is None and isinstance(units, str) and has_column(test, units):
         test_units = units
     if test_units is not None:
         test, test_units = taken_out(test, test_units, "test_units")
-        refuse_shared(known, codes_of(test_units, "test_units")[1], name)
+        refuse_shared(known, codes_of(test_units, name)[1], name)
     notes = (NOT_COMPARED,) if test is not None and test_units is None else ()
     return data, Units(codes, ROWS_PER_UNIT if rows_per_unit is None else rows_per_unit), test, notes
 
