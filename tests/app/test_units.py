@@ -177,6 +177,30 @@ def test_units_by_array_column_and_other_names_give_the_same_run():
     assert result.certificate["record"] == "all rows of the training data with one id of `units`, together"
 
 
+@pytest.mark.parametrize("kind", ["dict", "arrow", "hugging face"])
+def test_a_column_of_ids_is_taken_out_of_any_table(kind):
+    columns = {"x": X.tolist(), "label": Y.tolist(), "who": [f"p{each}" for each in IDS.tolist()]}
+    if kind == "dict":
+        data = {"x": X, "label": Y, "who": columns["who"]}
+    elif kind == "arrow":
+        data = pytest.importorskip("pyarrow").table(columns)
+    else:
+        data = pytest.importorskip("datasets").Dataset.from_dict(columns)
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch["x"]), batch["label"], reduction="none")
+
+    expected, _ = trained()
+    assert torch.allclose(expected, trained(data, "who", loss=loss)[0], atol=1e-5)
+
+
+def test_rows_on_disk_have_units_too(tmp_path):
+    np.save(tmp_path / "x.npy", X.numpy())
+    np.save(tmp_path / "y.npy", Y.numpy())
+    expected, _ = trained()
+    assert torch.equal(expected, trained((tmp_path / "x.npy", tmp_path / "y.npy"))[0])
+
+
 def test_a_unit_for_every_row_is_the_run_on_rows():
     plain = adadp.fit(linear(), (X, Y), **{**SETTINGS, "noise_multiplier": 0, "allow_nonprivate": True})
     one_each, _ = trained(units=torch.arange(len(X)), rows_per_unit=1, noise_multiplier=0, allow_nonprivate=True)

@@ -49,7 +49,7 @@ def brute_delta(q, sigma, k, epsilon):
     """delta of one release by the integral of (P - e^epsilon Q)+, the worse of both orders."""
     x = np.linspace(-12 * sigma, k + 12 * sigma, 400_001)
     pair = densities(x, q, sigma, k)
-    return max(np.trapezoid(np.maximum(p - math.exp(epsilon) * other, 0), x) for p, other in (pair, pair[::-1]))
+    return max(np.maximum(p - math.exp(epsilon) * other, 0).sum() * (x[1] - x[0]) for p, other in (pair, pair[::-1]))
 
 
 @pytest.mark.parametrize(
