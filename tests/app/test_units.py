@@ -13,6 +13,7 @@ from torch import nn
 import adadp
 from adadp import Plan, PrivateGradients
 from adadp.app import start
+from adadp.app.accounting.repetitions import PoissonRepetitions
 from adadp.app.audit import neighbour_replay
 from adadp.app.config import TrainConfig
 from adadp.app.features.pca import Pca
@@ -22,6 +23,7 @@ from adadp.app.selection import tune
 from adadp.app.units import NOT_COMPARED, ByUnit, Units, codes_of, loss_by_unit, records_by_unit
 from adadp.app.verify import verify_run
 from adadp.errors import InputError
+from adadp.gradients import GradientEngine
 from adadp.records import Records
 
 pandas = pytest.importorskip("pandas")
@@ -77,8 +79,6 @@ def test_rows_of_a_large_unit_are_evenly_spread_and_always_the_same():
 
 def test_the_gradient_of_a_unit_is_that_of_the_mean_over_its_rows():
     """Every unit alone and in a batch, against plain autograd of the mean loss over the rows that are used."""
-    from adadp.gradients import GradientEngine
-
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     records = records_by_unit(Records((X, Y)), Units(IDS, 16), "cpu")
     loss = loss_by_unit(per_row, Units(IDS, 16))
@@ -95,6 +95,24 @@ def test_the_gradient_of_a_unit_is_that_of_the_mean_over_its_rows():
             mean = per_row(model, X[own][chosen], Y[own][chosen]).mean()
             alone = torch.cat([each.flatten() for each in torch.autograd.grad(mean, list(model.parameters()))])
             assert norms[place] == pytest.approx(float(alone.norm()), rel=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*no closed form")
+@pytest.mark.slow
+def test_layers_without_a_closed_form_for_several_rows_are_right_too():
+    """A convolution: unit by unit, as a note says."""
+    model = nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(4, 2))
+    units = Units(IDS, 4)
+    records, loss = records_by_unit(Records((X, Y)), units, "cpu"), loss_by_unit(per_row, units)
+    engine = GradientEngine(model, loss, records.example(1))
+    assert "no closed form" in engine.notes[0]
+    batch = records.batch(torch.arange(20), 1)
+    names = [name for name, _ in model.named_parameters()]
+    norms = engine.capture(batch).square_norms([names]).sqrt().squeeze(1)
+    losses = loss(model, *batch)
+    for unit in range(20):
+        alone = torch.autograd.grad(losses[unit], list(model.parameters()), retain_graph=True)
+        assert norms[unit] == pytest.approx(float(torch.cat([each.flatten() for each in alone]).norm()), rel=1e-4)
 
 
 class Mixing(nn.Module):
@@ -236,6 +254,7 @@ def test_bad_units_are_refused_in_words_without_values(units, message, tmp_path)
     ("settings", "message"),
     [
         ({"rows_per_unit": 0}, "rows_per_unit must be"),
+        ({"rows_per_unit": 5000}, "at most 4096 rows of a unit"),
         ({"rows_per_unit": 2.5}, "rows_per_unit must be"),
         ({"units": None, "rows_per_unit": 3}, "nothing says which rows belong together"),
         ({"units": None, "test_units": IDS}, "test_units is given, and no unit is protected"),
@@ -427,17 +446,20 @@ def test_arrays_have_units_too(files):
         start.start(config.replace(data=f"npz:{files / 'c.npz'}"), files / "other")
 
 
+@pytest.mark.slow
 def test_a_search_scores_public_records_only(files):
     base = config_for(files, epochs=1, epsilon=3.0, batch_size=5)
     settings = [{"lr": 0.1}, {"lr": 1.0}]
     for options in ({"validation": 5}, {"by": "parts"}):
         with pytest.raises(InputError, match="A search keeps rows aside"):
             tune(base, settings, out=files / "search", **options)
-    found = tune(base, settings, out=files / "search", validation_data=f"table:{files / 'test.csv'}")
+    public = f"table:{files / 'test.csv'}"
+    found = tune(base, settings, out=files / "search", validation_data=public, law=PoissonRepetitions(2.0))
     assert [each for each in verify_run(found.out) if not each.passed] == []
     assert json.loads((found.out / "certificate.json").read_text())["plan"]["records"] == 35
 
 
+@pytest.mark.slow
 def test_public_looks_go_with_units(files):
     config = config_for(
         files,
@@ -456,6 +478,7 @@ def test_exact_arithmetic_takes_a_unit_as_one_record():
     assert torch.allclose(fast, exact, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_on_units_resumes_to_the_same_model(tmp_path):
     expected, _ = trained(out=tmp_path / "whole", steps=6, checkpoint_every=2)
 

@@ -12,13 +12,13 @@ that meet rows of another unit are found when the model is looked over, and noth
     =======================================  ===========================================================================
     up to ``rows_per_unit``                  all of them
     more                                     ``rows_per_unit``, evenly spread over them in their order, the same in
-                                             every step: which ones is a function of their number alone
+                                             every step: which is a function of their number alone
     fewer than the public length they are    filled up with rows of the same unit, which do not count
     padded to
     one that makes the loss not finite       the unit contributes nothing
     =======================================  ===========================================================================
 
-Public lengths are 1, 4, 16 and so on up to ``rows_per_unit``: a unit with one row costs one row.
+Public lengths are ``rows_per_unit``, a quarter of it, and so on down to 1: a unit with one row costs one row.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ from adadp.records import Grouped, Records
 ROWS_PER_UNIT = 16
 """How many rows of a unit are used at most, unless told otherwise."""
 
+MOST_ROWS = 4096
+
 NOT_COMPARED = "Whether units of the test data are in the training data too was not checked: its ids were not given."
 """What a certificate says where test data came without ids."""
 
@@ -62,6 +64,12 @@ class Units:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows_per_unit", checks.count("rows_per_unit", self.rows_per_unit))
+        if self.rows_per_unit > MOST_ROWS:
+            raise InputError(
+                f"`rows_per_unit` is {self.rows_per_unit}, and at most {MOST_ROWS} rows of a unit are used.",
+                why="Units are padded to public lengths up to it, whatever the data is.",
+                fix="Pass a smaller number: which rows are used is spread over all of a unit's.",
+            )
         if len(self) < 2:
             raise InputError(
                 "All rows belong to one unit.",
@@ -106,9 +114,9 @@ class ByUnit(Grouped):
         self._rows = rows
         self._order, self._starts, self._counts = _by_unit(units.codes, len(units))
         self._counts_used = self._counts.clamp(max=units.rows_per_unit)
-        lengths = [1]
-        while lengths[-1] < units.rows_per_unit:
-            lengths.append(min(_WIDER * lengths[-1], units.rows_per_unit))
+        lengths = [units.rows_per_unit]
+        while lengths[0] > 1:
+            lengths.insert(0, max(1, lengths[0] // _WIDER))
         self._lengths = torch.tensor(lengths)
         self.groups = len(lengths)
 
@@ -183,6 +191,10 @@ def codes_of(ids: Any, name: str) -> tuple[Tensor, dict[Any, int]]:
             why="It must hold one id for each row.",
             fix="Pass a column or a flat list of ids.",
         )
+    if values.dtype.kind in "iub":
+        uniques, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+        place = np.argsort(np.argsort(first))
+        return torch.from_numpy(place[inverse]), dict(zip(uniques.tolist(), place.tolist(), strict=True))
     listed = [each.strip() if isinstance(each, str) else each for each in values.tolist()]
     if any(map(_missing, listed)):
         raise InputError(
