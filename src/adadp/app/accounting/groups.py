@@ -18,7 +18,7 @@ mixture of Gaussians mechanisms"). Measured in units of the noise, the records c
 1 / sigma. Given all that both runs share, the output with the records is the mixture of N(v_S, I) over the sets S of
 records in the batch, v_S = sum of u_i in S, with probabilities p_S; without them it is N(0, I). The likelihood ratio
 under the latter is Z = sum_S p_S exp(X_S - Var(X_S) / 2) for Gaussian X_S with covariances v_S . v_T <= |S| |T| r^2.
-The pair above has these covariances exactly: there X_S = |S| r X. By Kahane's inequality (1986) E f(Z) then is largest
+The pair above has these covariances exactly: there X_S = |S| r X. By Kahane's inequality (1985) E f(Z) then is largest
 for the pair, for every convex f. For (z - a)+ and for (1 - a z)+ that says that it dominates in both orders.
 
 The likelihood ratio w(u) = sum_j b_j exp(j mu u - (j mu)^2 / 2) is a polynomial in e^(mu u) all of whose zeros are
