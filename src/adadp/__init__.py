@@ -13,6 +13,7 @@ from adadp.errors import AdaDPError, BudgetExceeded, InputError, Interrupted, Mi
 
 if TYPE_CHECKING:
     from adadp.accounting import accountant
+    from adadp.app.accounting.groups import GroupAccountant
     from adadp.app.accounting.plans import plan_for
     from adadp.app.batchnorm import replace_batchnorm
     from adadp.app.config import TrainConfig
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ClipRule": "adadp.clipping:ClipRule",
     "Evaluation": "adadp.app.train:Evaluation",
+    "GroupAccountant": "adadp.app.accounting.groups:GroupAccountant",
     "Ledger": "adadp.ledger:Ledger",
     "Method": "adadp.methods:Method",
     "Padded": "adadp.app.sources:Padded",
@@ -54,6 +56,7 @@ __all__ = [
     "BudgetExceeded",
     "ClipRule",
     "Evaluation",
+    "GroupAccountant",
     "InputError",
     "Interrupted",
     "Ledger",

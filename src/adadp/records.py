@@ -56,9 +56,13 @@ class Grouped(Dataset[Any]):
     def groups_of(self, indices: Sequence[int]) -> list[int]:
         """The group of each record, which depends on that record alone. Sensitive."""
 
-    @abstractmethod
-    def shaped(self, record: Any, group: int) -> Any:
+    def shaped(self, record: Any, group: int) -> Any:  # noqa: ARG002
         """``record`` in the shape of ``group``, cut where it is larger."""
+        return record
+
+    def gathered(self, indices: Tensor, group: int) -> tuple[Any, ...] | None:  # noqa: ARG002
+        """The records at ``indices`` at once, in the shape of ``group``; None: they are fetched one by one."""
+        return None
 
 
 class Records:
@@ -169,8 +173,10 @@ class Records:
                 return tuple(tree_map(lambda leaf: _rows(leaf, indices), self._tensors))
         if group is None:
             group = int(self.groups_of(indices).max()) if len(indices) else 0
-        collated = _collated(self._fetched(indices.tolist(), group))
-        batch = tuple(collated) if isinstance(collated, (tuple, list)) else (collated,)
+        batch = None if self._grouped is None else self._grouped.gathered(indices, group)
+        if batch is None:
+            collated = _collated(self._fetched(indices.tolist(), group))
+            batch = tuple(collated) if isinstance(collated, (tuple, list)) else (collated,)
         kinds = [
             (leaf.shape[1:], leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in tree_leaves(batch)
         ]

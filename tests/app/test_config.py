@@ -181,7 +181,8 @@ def test_every_field_counts_for_the_digest(name):
     base = TrainConfig("mnist", noise_multiplier=1.0, delta=1e-5, epochs=1, lr=0.1)
     looking = TrainConfig("mnist", epsilon=1.0, delta=1e-5, noise_schedule=NOISY, validation=5)
     public = TrainConfig("mnist", epsilon=1.0, delta=1e-5, noise_schedule=LOOKS)
-    bases = {"validation": looking, "validation_public": public, "validation_data": public}
+    by_unit = base.replace(unit="patient")
+    bases = {"rows_per_unit": by_unit, "validation": looking, "validation_public": public, "validation_data": public}
     others = {
         "model": "cnn", "epsilon": 1.0, "rho": 1.0, "steps": 3, "batch_size": 2, "clip_norm": 1.0,
         "lr_schedule": "uniform:s0=1",
@@ -192,7 +193,7 @@ def test_every_field_counts_for_the_digest(name):
         "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1, "keep_noise": True, "ema": 0.5, "tensorboard": True,
         "arithmetic": "exact", "precision": "bf16", "compile": True,
     }  # fmt: skip
-    texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data", "validation_data")
+    texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data", "validation_data", "unit")
     base = bases.get(name, base)
     changed = base.replace(**{name: others.get(name, "other" if name in texts else 7)})
     assert getattr(changed, name) != getattr(base, name)

@@ -49,13 +49,13 @@ class PldAccountant(Accountant):
         if delta < _LEAST_DELTA:
             bound = accountant("rdp").epsilon(composed(counts), delta).epsilon
             return Bracket(0.0, bound, f"a Renyi bound: delta is below {_LEAST_DELTA:g}")
-        low, high = _composed_bracket(counts, IGNORED * delta, partial(_worse_epsilon, delta=delta))
+        low, high = _composed_bracket(counts, IGNORED * delta, partial(worse_epsilon, delta=delta))
         return _lowered(low, high, counts, lambda rdp: rdp.epsilon(composed(counts), delta).epsilon)
 
     def _delta(self, counts: dict[Event, int], epsilon: float) -> Bracket:
         guess = 1e-20
         while True:
-            low, high = _composed_bracket(counts, IGNORED * guess, partial(_worse_delta, epsilon=epsilon, guess=guess))
+            low, high = _composed_bracket(counts, IGNORED * guess, partial(worse_delta, epsilon=epsilon, guess=guess))
             if high < 10 * guess or high - low < 1e-3 * high:
                 break
             # What may be ignored is known only once delta is: look again with the better guess.
@@ -74,7 +74,7 @@ def _composed_bracket(
     return low, high
 
 
-def _worse_epsilon(found: list[Composition], delta: float) -> tuple[float, float]:
+def worse_epsilon(found: list[Composition], delta: float) -> tuple[float, float]:
     """The bracket of whichever composition needs the larger epsilon."""
     low, high = 0.0, 0.0
     for composition in found:
@@ -86,7 +86,7 @@ def _worse_epsilon(found: list[Composition], delta: float) -> tuple[float, float
     return low, high
 
 
-def _worse_delta(found: list[Composition], epsilon: float, guess: float) -> tuple[float, float]:
+def worse_delta(found: list[Composition], epsilon: float, guess: float) -> tuple[float, float]:
     """The bracket of whichever composition has the larger delta."""
     brackets = [_delta_bracket(composition, epsilon, guess) for composition in found if composition.releases > 0]
     return max((low for low, _ in brackets), default=0.0), max((high for _, high in brackets), default=0.0)

@@ -227,6 +227,12 @@ class TrainConfig:
     )
 
     target: str | None = own_data(None, help="For a table: the column to learn.", unset="as the schema says")
+    unit: str | None = own_data(
+        None,
+        help="Column of ids: all rows with one id are protected together, as one record.",
+        unset="a row is a record",
+    )
+    rows_per_unit: int | None = own_data(None, help="Rows of a unit that are used at most.", unset="16")
     schema: str | None = own_data(None, help="File that declares what is public (adadp data schema).")
     test_data: str | None = own_data(None, help="File of public records to measure the accuracy on.")
     input_bound: str | None = own_data(
@@ -267,6 +273,7 @@ class TrainConfig:
         _check_rates(self)
         _check_privacy(self)
         _check_validation(self)
+        _check_unit(self)
         if self.momentum and self.optimizer is not None and not OPTIMIZERS[self.optimizer]:
             raise InputError(
                 f"`momentum` is {self.momentum:g}, and the optimizer {self.optimizer} takes none.",
@@ -465,6 +472,22 @@ def _check_validation(config: TrainConfig) -> None:
             "The validation records are public, and look gives noise for private ones.",
             why="It would be ignored: a look at public records is free.",
             fix="Leave look out, or `validation_public`.",
+        )
+
+
+def _check_unit(config: TrainConfig) -> None:
+    if config.unit is None and config.schema is None and config.rows_per_unit is not None:
+        raise InputError(
+            "`rows_per_unit` is given, and nothing says which rows belong together.",
+            why="It would be ignored.",
+            fix="Pass `unit`, a column of ids, or leave it out.",
+        )
+    if config.unit is not None and config.validation is not None:
+        raise InputError(
+            "`validation` keeps rows aside, and `unit` protects all rows of a unit together.",
+            why="Some rows of a unit would be trained on and others looked at, and a look at a unit with many rows "
+            "would tell more than its noise hides.",
+            fix="Pass public records as `validation_data`, or another noise schedule.",
         )
 
 

@@ -12,6 +12,7 @@ from adadp.app import zoo
 from adadp.app.config import TrainConfig
 from adadp.app.features import CacheKey, Shape
 from adadp.app.owndata import OwnData, load_own
+from adadp.app.units import ROWS_PER_UNIT, Units
 
 Records = tuple[Tensor, Tensor]
 """Values and labels, one row per record."""
@@ -33,10 +34,17 @@ class Inputs:
     notes: tuple[str, ...] = ()
     encoder: dict[str, Any] | None = None
     """How a user's own file becomes records, as JSON."""
+    units: Units | None = None
+    """Which rows of ``train`` belong together; None: each is a record."""
 
     @property
     def classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def size(self) -> int:
+        """How many records are protected: rows, or units."""
+        return len(self.train[0]) if self.units is None else len(self.units)
 
     @property
     def shape(self) -> Shape:
@@ -46,7 +54,7 @@ class Inputs:
 def load_inputs(config: TrainConfig, *, own: bool) -> Inputs:
     """The records ``config.data`` names."""
     if own:
-        found = _own(_load_own(config, config.test_data))
+        found = _own(_load_own(config, config.test_data), config)
         if config.validation_data is None:
             return found
         return replace(found, validation=_load_own(config, config.validation_data).test)
@@ -71,10 +79,12 @@ def _load_own(config: TrainConfig, test_data: str | None) -> OwnData:
         schema=config.schema,
         test_data=test_data,
         input_bound=config.input_bound,
+        unit=config.unit,
     )
 
 
-def _own(data: OwnData) -> Inputs:
+def _own(data: OwnData, config: TrainConfig) -> Inputs:
+    rows = ROWS_PER_UNIT if config.rows_per_unit is None else config.rows_per_unit
     return Inputs(
         train=data.train,
         test=data.test,
@@ -82,4 +92,5 @@ def _own(data: OwnData) -> Inputs:
         record=data.record,
         notes=(*data.disclosed, *data.public),
         encoder=data.encoder.as_json(),
+        units=None if data.units is None else Units(data.units, rows),
     )

@@ -45,6 +45,17 @@ from adadp.app.texts.clip_rules import clip_rule_text
 from adadp.app.texts.methods import method_text
 from adadp.app.texts.schedules import parse_noise, parse_schedule
 from adadp.app.train.planning import note_on_processes, notes_of, planned_budget
+from adadp.app.units import (
+    ROWS_PER_UNIT,
+    UNNAMED,
+    Units,
+    codes_of,
+    example_by_unit,
+    loss_by_unit,
+    record_of,
+    records_by_unit,
+    taken_out,
+)
 from adadp.certificate.make import model_metadata
 from adadp.errors import InputError
 from adadp.events import AdaptivelyChosen, flatten
@@ -62,9 +73,12 @@ class PrivateGradients(Gradients):
     """Private gradients of a model, one batch at a time, for a training loop that ends with a certificate.
 
     ``adadp.step.PrivateGradients`` says what the other arguments are, and what ``release`` does. ``collate_fn`` makes
-    tensors of a list with one record. ``compile`` compiles forward and backward pass, where ``notes`` says so.
+    tensors of a list with one record. ``compile`` compiles forward and backward pass, where ``notes`` says so. With
+    ``units``, ids or the column that holds them, all rows with one id are one record, of which at most
+    ``rows_per_unit`` are used (docs/units.md); the plan then counts units.
     """
 
+    @together
     def __init__(
         self,
         model: nn.Module,
@@ -75,11 +89,28 @@ class PrivateGradients(Gradients):
         *,
         collate_fn: Collate | None = None,
         compile: bool = False,
+        units: Any = None,
+        rows_per_unit: int = ROWS_PER_UNIT,
+        example: Data | Records | None = None,
         **settings: Any,
     ) -> None:
+        self.unit = None if units is None else units if isinstance(units, str) else UNNAMED
+        self.rows_per_unit = rows_per_unit
+        if units is not None:
+            data, units = taken_out(data, units, "units")
+            units = Units(codes_of(units, self.unit or UNNAMED)[0], rows_per_unit)
         found = data if collate_fn is None else read_data(data, collate_fn)[0]
+        if units is not None:
+            first = next(model.parameters())
+            rows = found if isinstance(found, Records) else Records(found, first.device, first.dtype)
+            found = records_by_unit(rows, units, first.device)
+            if example is not None and not isinstance(example, Records):
+                example = Records(example, first.device, first.dtype, rows.bound)
+            example = example_by_unit(example, units, first.device)
         passes = CompiledPasses if compile else None
-        super().__init__(model, found, loss, plan, ledger, passes=passes, **settings)
+        super().__init__(
+            model, found, loss_by_unit(loss, units), plan, ledger, passes=passes, example=example, **settings
+        )
 
     @together
     def certificate(
@@ -144,6 +175,8 @@ class PrivateGradients(Gradients):
             seed=seed,
             exact=self.exact,
             budget=budget,
+            unit=self.unit,
+            rows_per_unit=None if self.unit is None else self.rows_per_unit,
         )
         place = Path(folder).absolute()
         inside = Path(self.ledger.path) == Path(os.path.realpath(place / "ledger.jsonl"))
@@ -164,7 +197,7 @@ class PrivateGradients(Gradients):
             model=tensors,
             steps_done=self.step,
             steps_lost=_not_made(plan, ledger, self.step),
-            record_unit=record,
+            record_unit=record or (None if self.unit is None else record_of(self.unit)),
             notes=[
                 *self.notes,
                 self._records.bound.describe(),
@@ -191,6 +224,8 @@ def loop_spec(
     seed: int | None,
     exact: bool,
     budget: FixedBudget | None,
+    unit: str | None,
+    rows_per_unit: int | None,
 ) -> RunSpec:
     """The run of a loop as a specification. Its configuration follows from these alone: ``verify`` makes it again."""
     noise: dict[str, Any] = {"noise_multiplier": 0.0, "allow_nonprivate": True}
@@ -218,6 +253,8 @@ def loop_spec(
         keep_noise=plan.keep_noise or None,
         sampling=plan.sampling,
         neighbours=plan.neighbours.value,
+        unit=unit,
+        rows_per_unit=rows_per_unit,
         **noise,
     )
     return RunSpec(

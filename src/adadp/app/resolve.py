@@ -12,7 +12,7 @@ from adadp.app.features.private_bounds import Bounds
 from adadp.app.features.text import Bytes
 from adadp.app.hub_models import PREFIX, HubModel
 from adadp.app.methods.adadp import AdaDp
-from adadp.app.owndata import is_own, private_positions
+from adadp.app.owndata import is_own, load_schema, private_positions
 from adadp.app.recipes import BYTE_MODEL, DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
@@ -20,6 +20,7 @@ from adadp.app.texts.clip_rules import is_name
 from adadp.app.texts.methods import METHODS, parse_method
 from adadp.app.texts.schedules import parse_noise
 from adadp.app.train.planning import plan_of, refuse_large_delta, with_release_noise
+from adadp.app.units import ROWS_PER_UNIT
 from adadp.app.zoo import find
 from adadp.errors import InputError
 from adadp.methods import Method
@@ -42,6 +43,8 @@ def resolve(config: TrainConfig) -> RunSpec:
     if METHODS.get(method.name) is type(method):  # else it is named by its place, which stays as it was given
         draft.method = str(method)
     draft.delta = delta_of(config)
+    if own:
+        _fill_unit(draft)
     if draft.model is not None and draft.model.startswith(PREFIX):
         draft.model = str(HubModel.of(draft.model).pinned())
     if draft.features is None:
@@ -58,6 +61,20 @@ def resolve(config: TrainConfig) -> RunSpec:
     _fill_sizes(draft, recipe, stages)
     _fill_recipe(draft, recipe)
     return RunSpec.of(TrainConfig(**vars(draft)), method=method, stages=stages)
+
+
+def _fill_unit(draft: Draft) -> None:
+    """The unit that the schema names, and how many rows of one are used; both are a part of the guarantee's wording."""
+    if draft.unit is None and draft.schema is not None:
+        draft.unit = load_schema(draft.schema).unit
+    if draft.unit is not None and draft.rows_per_unit is None:
+        draft.rows_per_unit = ROWS_PER_UNIT
+    if draft.unit is None and draft.rows_per_unit is not None:
+        raise InputError(
+            "`rows_per_unit` is given, and neither `unit` nor the schema says which rows belong together.",
+            why="It would be ignored.",
+            fix="Pass `unit`, a column of ids, or leave it out.",
+        )
 
 
 def fitted(spec: RunSpec, asked: TrainConfig, records: int) -> RunSpec:
@@ -244,7 +261,7 @@ def _with_defaults(recipe: Recipe, method: Method) -> Recipe:
 
 
 def _refuse_own_settings(config: TrainConfig) -> None:
-    for name in ("target", "schema", "test_data", "validation_data", "input_bound"):
+    for name in ("target", "schema", "test_data", "validation_data", "input_bound", "unit", "rows_per_unit"):
         if getattr(config, name) is not None:
             raise InputError(
                 f"`{name}` was given, and {config.data} is a data set of the catalogue.",

@@ -44,7 +44,7 @@ def start(
     check_board(config, out)
     spec = resolve(config)
     records = _in_turn(spec, progress)
-    return run_on(records, fitted(spec, config, len(records.train[0])), out, watch=watch)
+    return run_on(records, fitted(spec, config, records.inputs.size), out, watch=watch)
 
 
 @together
@@ -102,7 +102,7 @@ def prepared(spec: RunSpec, progress: Progress | None = None) -> Prepared:
     own = is_own(config.data)
     inputs = load_inputs(config, own=own)
     if own:
-        refuse_large_delta(config, len(inputs.train[0]))
+        refuse_large_delta(config, inputs.size)
         refuse_training_records(inputs.train, inputs.test)
         refuse_training_records(inputs.train, inputs.validation, "validation")
     shape = inputs.shape
@@ -152,6 +152,7 @@ def run_on(
         record_unit=inputs.record,
         notes=[*inputs.notes, *_public_weights(config.model)],
         encoder=inputs.encoder,
+        units=inputs.units,
         input_shape=inputs.shape,
         watch=watch,
     )

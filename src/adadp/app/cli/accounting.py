@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from adadp.events import Event
     from adadp.schedules import Schedule
 
+_group_option = click.option(
+    "--group", type=int, default=1, show_default=True, help="For so many records together, such as one person's rows."
+)
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -87,6 +91,7 @@ def _run_options(*samplings: str) -> Callable[[_Command], _Command]:
 @_run_options(*_SAMPLINGS, "all")
 @click.option("--delta", required=True, type=float, help="Target delta, well below 1 / number of records.")
 @click.option("--accountant", default="pld", show_default=True, help="An accountant's name, or 'all'.")
+@_group_option
 @click.option("--plot", type=click.Path(dir_okay=False), help="Draw epsilon against epochs to this .png, .svg or .pdf.")
 @click.option(
     "--against", type=click.Choice(["q", "noise-multiplier"]), help="Draw epsilon at the end against this instead."
@@ -98,6 +103,7 @@ def epsilon(
     *,
     delta: float,
     accountant: str,
+    group: int,
     plot: str | None,
     against: str | None,
     between: str | None,
@@ -111,10 +117,12 @@ def epsilon(
     adadp epsilon --schedule exp:s0=10,k=0.01 --epochs 71 --sampling reshuffle --delta 1e-5
     adadp epsilon --q .01 --noise-multiplier 6 --epochs 400 --delta 1e-5 --sampling all --accountant all
     adadp epsilon --q .01 --noise-multiplier 6 --epochs 200 --delta 1e-5 --sampling all --against q --plot q.png
+    adadp epsilon --q .01 --noise-multiplier 4 --steps 10000 --delta 1e-5 --group 5
     """
     noise, ways = _noise(run), _ways(run)
     limits = _limits(against, between, plot, run)
-    rows = _ask(accountant, ways, noise, lambda asked, event: asked.epsilon(event, delta))
+    _check_group(group, accountant, run["sampling"], plot)
+    rows = _ask(accountant, ways, noise, lambda asked, event: asked.epsilon(event, delta), group)
     if run["sampling"] == "all":
         if as_json:
             click.echo(json.dumps(rows, allow_nan=False))
@@ -141,9 +149,11 @@ def epsilon(
 @_run_options(*_SAMPLINGS)
 @click.option("--epsilon", required=True, type=float, help="Target epsilon.")
 @click.option("--accountant", default="pld", show_default=True, help="An accountant's name, or 'all'.")
-def delta(epsilon: float, accountant: str, as_json: bool, **run: Any) -> None:
+@_group_option
+def delta(epsilon: float, accountant: str, group: int, as_json: bool, **run: Any) -> None:
     """What did this cost, the other way round: delta of a run at a given epsilon."""
-    rows = _ask(accountant, _ways(run), _noise(run), lambda asked, event: asked.delta(event, epsilon))
+    _check_group(group, accountant)
+    rows = _ask(accountant, _ways(run), _noise(run), lambda asked, event: asked.delta(event, epsilon), group)
     _print(rows, accountant, as_json, "delta", f"at epsilon {epsilon:g}")
 
 
@@ -336,20 +346,41 @@ def _need(options: dict[str, Any], what: str, *, needed: tuple[str, ...] = (), b
             raise InputError(f"{flag} cannot be given with --{what}.", fix=f"Leave {flag} out.")
 
 
-def _accountants(named: str) -> list[Accountant]:
-    from adadp.accounting import ACCOUNTANTS, accountant
+def _check_group(group: int, accountant: str, sampling: str = "", plot: str | None = None) -> None:
+    """Refuse what would be answered for one record in an answer for a group."""
+    checks.count("group", group)
+    if group > 1 and (accountant != "pld" or sampling == "all" or plot is not None):
+        given = (
+            "--plot" if plot is not None else "--sampling all" if sampling == "all" else f"--accountant {accountant}"
+        )
+        raise InputError(
+            f"--group {group} was given together with {given}.",
+            why="What groups cost is computed by pld, for one run at a time.",
+            fix=f"Leave {given} out.",
+        )
 
+
+def _accountants(named: str, group: int = 1) -> list[Accountant]:
+    from adadp.accounting import ACCOUNTANTS, accountant
+    from adadp.app.accounting.groups import GroupAccountant
+
+    if group > 1:
+        return [GroupAccountant(group)]
     return [accountant(name) for name in (ACCOUNTANTS if named == "all" else [named])]
 
 
 def _ask(
-    accountant: str, ways: list[_Way], noise: Schedule | float, ask: Callable[[Accountant, Event], Answer]
+    accountant: str,
+    ways: list[_Way],
+    noise: Schedule | float,
+    ask: Callable[[Accountant, Event], Answer],
+    group: int,
 ) -> list[dict[str, Any]]:
     """A row for each way and accountant. With several ways, or all accountants, refusals are rows with the reason."""
     rows = []
     for way in ways:
         event = way.event(noise) if len(ways) == 1 else way.event_or_refusal(noise)
-        for each in _accountants(accountant):
+        for each in _accountants(accountant, group):
             if isinstance(event, EventError):
                 rows.append(_refused(each, way.shape, event))
                 continue

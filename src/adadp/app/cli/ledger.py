@@ -10,7 +10,7 @@ import click
 
 from adadp import checks
 from adadp.app.cli.options import section
-from adadp.errors import AccountingError, AdaptiveEvent, LedgerError
+from adadp.errors import AccountingError, AdaptiveEvent, InputError, LedgerError
 from adadp.events import describe, to_json
 from adadp.ledger import LedgerRecord, read_ledger
 
@@ -26,11 +26,15 @@ def ledger() -> None:
 @ledger.command()
 @click.argument("path", type=click.Path())
 @click.option("--delta", type=float, help="Also compute epsilon at this delta.")
+@click.option("--group", type=int, default=1, help="Epsilon for so many records together, such as one person's rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show(path: str, delta: float | None, as_json: bool) -> None:
+def show(path: str, delta: float | None, group: int, as_json: bool) -> None:
     """Show what PATH counts as released."""
+    checks.count("group", group)
+    if delta is None and group > 1:
+        raise InputError("--group needs --delta.", fix="Add --delta.")
     record = read_ledger(path)
-    cost = None if delta is None else _cost(record, delta)
+    cost = None if delta is None else _cost(record, delta, group)
     if as_json:
         # JSON has no infinity: an epsilon without bound is null.
         finite = {key: None if value == math.inf else value for key, value in (cost or {}).items()}
@@ -62,18 +66,25 @@ def verify(context: click.Context, path: str, head: str | None, as_json: bool) -
         click.echo(f"ok: {record.length} lines, {record.torn} torn and counted as spent, head {record.head}{pinned}")
 
 
-def _cost(record: LedgerRecord, delta: float) -> dict[str, Any]:
+def _cost(record: LedgerRecord, delta: float, group: int) -> dict[str, Any]:
     """Epsilon of the whole ledger; ``epsilon`` is null, with a ``reason``, where none can be certified."""
     from adadp.accounting import accountant  # noqa: PLC0415  # numpy and scipy, which only this question needs
+    from adadp.app.accounting.groups import GroupAccountant  # noqa: PLC0415
 
-    cost = {"delta": checks.delta(delta), "epsilon": None, "epsilon_low": None, "epsilon_high": None, "status": None}
+    cost: dict[str, Any] = {
+        "delta": checks.delta(delta),
+        "epsilon": None,
+        "epsilon_low": None,
+        "epsilon_high": None,
+        "status": None,
+    }
     event = record.event()
     if record.not_private is not None:
         return cost | {"reason": f"none holds: {record.not_private}"}
     if event is None:
         return cost | {"epsilon": 0.0, "epsilon_low": 0.0, "epsilon_high": 0.0, "reason": "nothing was charged"}
     try:
-        bracket = accountant("pld").epsilon(event, delta)
+        bracket = (accountant("pld") if group == 1 else GroupAccountant(group)).epsilon(event, delta)
     except AdaptiveEvent:
         rule = "the ledger has none" if record.budget is None else json.dumps(record.budget)
         return cost | {"reason": f"chosen from earlier releases, so that only a budget rule bounds the cost: {rule}"}
@@ -83,7 +94,8 @@ def _cost(record: LedgerRecord, delta: float) -> dict[str, Any]:
         without = f"whoever has the seed can compute the noise again; without a seed {bracket.epsilon}"
         return cost | {"epsilon_if_unseeded": bracket.epsilon, "reason": f"none holds, this is a rehearsal: {without}"}
     values = {name: getattr(bracket, name) for name in ("epsilon", "epsilon_low", "epsilon_high")}
-    return cost | values | {"status": bracket.status.value, "reason": None}
+    together = {} if group == 1 else {"group": group}
+    return cost | values | {"status": bracket.status.value, "reason": None} | together
 
 
 def _as_json(record: LedgerRecord) -> dict[str, Any]:
@@ -119,6 +131,7 @@ def _print(record: LedgerRecord, cost: dict[str, Any] | None) -> None:
         facts["epsilon"] = cost["reason"] or (
             f"{cost['epsilon']} (between {cost['epsilon_low']} and {cost['epsilon_high']}) "
             f"at delta {cost['delta']}, {cost['status']}"
+            + (f", for {cost['group']} records together" if "group" in cost else "")
         )
     # What stands in the file is printed as it is, uninterpreted and unshortened, and epsilon unrounded.
     console = Console(markup=False, highlight=False, soft_wrap=True)

@@ -56,6 +56,8 @@ class OwnData:
     disclosed: tuple[str, ...]
     public: tuple[str, ...]
     encoder: Encoder
+    units: Tensor | None = field(default=None, repr=False)
+    """The unit of each row of ``train``, counted from 0."""
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ What is promised
 
 What is not promised
     * The test data must be public. Accuracy on it is reported without noise. Nothing is cut off from private data.
-    * A record is one row, entry or image. Where a person has several, the person is protected less.
+    * A record is one row, entry or image, or all rows with one id (``unit``). Where a person has several records, the
+      person is protected less.
 
     given                                              what happens
     =================================================  ================================================================
@@ -18,6 +19,11 @@ What is not promised
     target for arrays or images                        an error: those have no columns
     input_bound for a table or images                  an error: columns and pixels have a range already
     test data of another kind                          an error
+    unit in an argument and another in the schema      an error: they mean two things
+    unit for images                                    an error: a folder of images has no ids
+    no column or array of ids, or ids missing in it    an error that names the column alone
+    ids of the training data in the test data          an error that names the column alone
+    test data without ids                              a note: whether it shares units is not known
     the training data as test data                     an error: accuracy on it would be an unpaid release
     test data, and x_test or DIR/test too              an error: it is not known which is meant
 """
@@ -30,13 +36,16 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
+from torch import Tensor
+
 from adadp import checks
 from adadp.app.owndata import tabular
 from adadp.app.owndata.arrays import ArrayEncoder, check_features, declared_classes, read_arrays
-from adadp.app.owndata.base import Encoder, OwnData, Path
+from adadp.app.owndata.base import Encoder, OwnData, Path, Records
 from adadp.app.owndata.images import ImageEncoder, image_encoder, split_folder
 from adadp.app.owndata.schema import Schema, load_schema, parse_schema
 from adadp.app.owndata.tabular import TableEncoder
+from adadp.app.units import NOT_COMPARED, codes_of, record_of, refuse_shared
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 
@@ -55,9 +64,11 @@ def load_own(
     schema: Path | None = None,
     test_data: str | None = None,
     input_bound: object = None,
+    unit: str | None = None,
 ) -> OwnData:
     """The user's own ``data``, ``KIND:PATH``, every cell of it checked; ``test_data``, of the same kind, is public.
 
+    ``unit`` is the column, or the array, of ids: rows with one id are one record.
     ``input_bound`` is the range that the numbers of arrays are brought into: B for [-B, B], or (low, high).
     """
     kind, path = _split(data)
@@ -71,9 +82,15 @@ def load_own(
             fix="Leave it out; for a table, write low and high into the schema.",
         )
     if kind == "table":
-        return _load_table(path, test_path, _table_schema(path, target, schema))
-    declared = (load_schema(schema) if schema is not None else Schema()).for_kind(kind)
+        return _load_table(path, test_path, _with_unit(_table_schema(path, target, schema), unit))
+    declared = _with_unit((load_schema(schema) if schema is not None else Schema()).for_kind(kind), unit)
     if kind == "images":
+        if declared.unit is not None:
+            raise InputError(
+                f"{data} has no ids, so `unit` means nothing.",
+                why="An image is a record there.",
+                fix="Save the images and their ids as arrays (npz), or leave `unit` out.",
+            )
         return _load_images(path, test_path, declared)
     return _load_arrays(path, test_path, declared, InputBound.of(input_bound))
 
@@ -99,7 +116,7 @@ def encoder_from_json(values: Mapping[str, Any]) -> Encoder:
         classes = tuple(values["classes"])
         if values["kind"] == "table":
             columns = parse_schema({"columns": dict(values["columns"])}).columns
-            return TableEncoder(columns, values["target"], classes, values["delimiter"])
+            return TableEncoder(columns, values["target"], classes, values["delimiter"], values.get("unit"))
         if values["kind"] == "npz":
             low, high = values.get("bound", (-checks.LARGEST_INPUT, checks.LARGEST_INPUT))  # none in older files
             return ArrayEncoder(tuple(values["shape"]), values["pixels"], classes, (low, high))
@@ -114,20 +131,27 @@ def encoder_from_json(values: Mapping[str, Any]) -> Encoder:
 def _load_table(path: FilePath, test_path: FilePath | None, schema: Schema) -> OwnData:
     assert schema.target is not None
     assert schema.classes is not None
-    encoder = TableEncoder(schema.columns, schema.target, schema.classes, schema.delimiter)
+    encoder = TableEncoder(schema.columns, schema.target, schema.classes, schema.delimiter, schema.unit)
+    train = encoder.read_labelled(path)
+    test = encoder.read_labelled(test_path) if test_path is not None else None
+    ids = encoder.unit_ids(path)
+    units, notes = _units(path, schema.unit, ids, None if test_path is None else encoder.unit_ids(test_path), test)
     columns = (f"Column {name}: {column.describe()}, as declared." for name, column in schema.columns)
     return OwnData(
-        train=encoder.read_labelled(path),
-        test=encoder.read_labelled(test_path) if test_path is not None else None,
-        record=f"one row of {path.name}",
-        disclosed=(),
+        train=train,
+        test=test,
+        record=f"one row of {path.name}" if schema.unit is None else record_of(schema.unit, path.name),
+        disclosed=notes,
         public=(f"The classes are declared: {', '.join(schema.classes)}.", *columns),
         encoder=encoder,
+        units=units,
     )
 
 
 def _load_arrays(path: FilePath, test_path: FilePath | None, schema: Schema, bound: InputBound) -> OwnData:
-    arrays = read_arrays(path, ("x", "y"), ("classes", "x_test", "y_test"))
+    unit, unit_test = schema.unit, f"{schema.unit}_test"
+    more = () if unit is None else (unit, unit_test)
+    arrays = read_arrays(path, ("x", "y"), ("classes", "x_test", "y_test", *more))
     classes = declared_classes(path, arrays, schema.classes)
     x = check_features(path, "x", arrays["x"])
     encoder = ArrayEncoder(x.shape[1:], x.dtype == "uint8", classes, (bound.low, bound.high))
@@ -136,17 +160,26 @@ def _load_arrays(path: FilePath, test_path: FilePath | None, schema: Schema, bou
         raise InputError(f"{path} has {inside[0]} alone.", fix="Save both x_test and y_test, or neither.")
     _one_test(test_path, f"{path} has {inside[0]}" if inside else None)
     test = encoder.read_labelled(test_path) if test_path is not None else None
+    test = encoder.labelled(path, arrays, "_test") if inside else test
+    test_ids = arrays.get(unit_test)
+    if unit is not None and test_path is not None:
+        test_ids = read_arrays(test_path, (), (unit,)).get(unit)
+    units, notes = _units(path, unit, None if unit is None else arrays.get(unit), test_ids, test)
     return OwnData(
         train=encoder.labelled(path, arrays),
-        test=encoder.labelled(path, arrays, "_test") if inside else test,
-        record=f"one entry of the array x of {path.name}",
-        disclosed=(f"The shape {encoder.shape} and the type {x.dtype} of a record of {path.name}.",),
+        test=test,
+        record=f"one entry of the array x of {path.name}" if unit is None else record_of(unit, path.name),
+        disclosed=(
+            *notes,
+            f"The shape {encoder.shape} and the type {x.dtype} of a record of {path.name}.",
+        ),
         public=(
             f"The classes are declared: {', '.join(classes)}.",
             *(["Bytes are divided by 255."] if encoder.pixels else []),
             f"Every number of a record was brought into {bound.interval}; NaN and infinity are refused.",
         ),
         encoder=encoder,
+        units=units,
     )
 
 
@@ -171,6 +204,37 @@ def _load_images(path: FilePath, test_path: FilePath | None, schema: Schema) -> 
         public=(*(f"{text} Declared." for declared, text in facts if declared), "Pixels are divided by 255."),
         encoder=encoder,
     )
+
+
+def _with_unit(schema: Schema, unit: str | None) -> Schema:
+    if unit is not None and schema.unit not in (None, unit):
+        raise InputError(
+            f"`unit` is {unit!r}, and the schema says {schema.unit!r}.",
+            why="The guarantee is about one of the two.",
+            fix="Leave one of them out.",
+        )
+    return replace(schema, unit=unit or schema.unit)
+
+
+def _units(
+    path: FilePath, unit: str | None, ids: Any, test_ids: Any, test: Records | None
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """The unit of each row, and what must be said about those of the test data."""
+    if unit is None:
+        return None, ()
+    if ids is None:
+        raise InputError(
+            f"{path} has no column {unit!r}, which `unit` names.",
+            why="It says which rows belong together.",
+            fix="Name the column that holds the ids.",
+        )
+    codes, known = codes_of(ids, unit)
+    if test is None:
+        return codes, ()
+    if test_ids is None:
+        return codes, (NOT_COMPARED,)
+    refuse_shared(known, codes_of(test_ids, unit)[1], unit)
+    return codes, ()
 
 
 def _table_schema(path: FilePath, target: str | None, file: Path | None) -> Schema:

@@ -11,6 +11,8 @@ kind = "category"                  with values = [...] or buckets = 64; missing 
 [columns.id]
 kind = "ignore"
 
+[unit]
+column = "patient_id"              whose rows are protected together; only for tables and arrays
 [file]
 delimiter = ";"                    for text that is not separated by commas
 [images]
@@ -55,6 +57,7 @@ MODES = {"L": 1, "RGB": 3}
 
 _KEYS = {
     "target": ("column", "classes"),
+    "unit": ("column",),
     "file": ("delimiter",),
     "images": ("size", "mode"),
 }
@@ -67,8 +70,8 @@ _COLUMN_KEYS = {
 }
 _KINDS = 'Write kind = "number" with low and high, kind = "category" with values or buckets, or kind = "ignore".'
 _USES = {
-    "table": ("columns", "target", "classes", "delimiter"),
-    "npz": ("classes",),
+    "table": ("columns", "target", "classes", "unit", "delimiter"),
+    "npz": ("classes", "unit"),
     "images": ("classes", "size", "mode"),
 }
 
@@ -83,6 +86,7 @@ class Schema:
     delimiter: str | None = None
     size: tuple[int, int] | None = None
     mode: str | None = None
+    unit: str | None = None
 
     def for_kind(self, kind: str) -> Schema:
         """The schema, if all it declares is used by data of this ``kind`` (table, npz or images)."""
@@ -125,9 +129,7 @@ def parse_schema(values: Mapping[str, Any]) -> Schema:
     for name, column in declared.items():
         with within(f"Column {name!r}"):
             columns.append((str(name), _column(column)))
-    target = parts["target"].get("column")
-    if target is not None and (not isinstance(target, str) or not target.strip()):
-        raise InputError(f"target.column must be the name of a column, got {target!r}.", fix='Write column = "income".')
+    target, unit = (_named_column(parts, *each) for each in (("target", "income"), ("unit", "patient_id")))
     classes = as_names(parts["target"]["classes"]) if "classes" in parts["target"] else None
     delimiter = parts["file"].get("delimiter")
     if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n '):
@@ -135,7 +137,7 @@ def parse_schema(values: Mapping[str, Any]) -> Schema:
     mode = parts["images"].get("mode")
     if mode is not None and mode not in MODES:
         raise InputError(f"images.mode must be one of {', '.join(MODES)}, got {mode!r}.", fix='Write mode = "RGB".')
-    return Schema(tuple(columns), target, classes, delimiter, _size(parts["images"]), mode)
+    return Schema(tuple(columns), target, classes, delimiter, _size(parts["images"]), mode, unit)
 
 
 def as_names(classes: object) -> tuple[str, ...]:
@@ -155,6 +157,15 @@ def _size(images: Mapping[str, Any]) -> tuple[int, int] | None:
     if not isinstance(size, list) or len(size) != 2:
         raise InputError(f"images.size must be [height, width], got {size!r}.", fix="Write size = [32, 32].")
     return checks.count("images.size", size[0]), checks.count("images.size", size[1])
+
+
+def _named_column(parts: Mapping[str, Mapping[str, Any]], section: str, example: str) -> str | None:
+    column = parts[section].get("column")
+    if column is not None and (not isinstance(column, str) or not column.strip()):
+        raise InputError(
+            f"{section}.column must be the name of a column, got {column!r}.", fix=f'Write column = "{example}".'
+        )
+    return column
 
 
 def _section(values: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> Mapping[str, Any]:

@@ -14,6 +14,9 @@ _TOP = """\
 [target]
 # column = "income"                  # the column to predict; leave it out below
 # classes = ["<=50K", ">50K"]        # every class
+
+# [unit]
+# column = "patient_id"              # whose rows are protected together, where somebody has several; leave it out below
 {delimiter}
 [columns]
 # For each column take the mark # from one of its lines and put in what is known.

@@ -46,6 +46,8 @@ class TableEncoder(Encoder):
     target: str
     class_names: tuple[str, ...]
     delimiter: str | None = None
+    unit: str | None = None
+    """The column of ids, which is no feature."""
     kind: ClassVar[str] = "table"
 
     def __post_init__(self) -> None:
@@ -55,6 +57,14 @@ class TableEncoder(Encoder):
                 why="The answer would be a feature.",
                 fix=f"Take [columns.{self.target}] out of the schema.",
             )
+        if self.unit is not None and (self.unit == self.target or self.unit in dict(self.columns)):
+            declared = dict(self.columns).get(self.unit)
+            if declared is None or not isinstance(declared, Ignored):
+                raise InputError(
+                    f"{self.unit!r} is the unit and {'the target' if declared is None else 'one of the features'}.",
+                    why="An id says who a row is about, and nothing about others.",
+                    fix=f"Take [columns.{self.unit}] out of the schema, or name another column as `unit`.",
+                )
         if not any(column.width for _, column in self.columns):
             raise InputError(
                 "The schema declares no column that is used.", fix="Write [columns.NAME] with a kind for each column."
@@ -77,10 +87,17 @@ class TableEncoder(Encoder):
         assert labels is not None
         return records, labels
 
+    def unit_ids(self, path: Path) -> list[str] | None:
+        """The id in each row of ``path``; None where it has no column of ids."""
+        table = open_table(path, self.delimiter)
+        if self.unit is None or self.unit not in table.header:
+            return None
+        return [cell for chunk in table.chunks([self.unit]) for cell in chunk[0]]
+
     def _encoded(self, path: Path, *, labelled: bool) -> tuple[Tensor, Tensor | None]:
         table = open_table(path, self.delimiter)
         columns = tuple((name, column) for name, column in self.columns if not isinstance(column, Ignored))
-        _check_columns(table, self.columns, self.target, labelled=labelled)
+        _check_columns(table, self.columns, self.target, self.unit, labelled=labelled)
         names = [name for name, _ in columns] + ([self.target] if labelled else [])
         features, labels, raw = [], [], []
         rows = 0
@@ -106,6 +123,7 @@ class TableEncoder(Encoder):
             "target": self.target,
             "classes": list(self.class_names),
             "delimiter": self.delimiter,
+            **({} if self.unit is None else {"unit": self.unit}),
         }
 
 
@@ -146,7 +164,7 @@ def _fill_all(columns: Columns, chunk: Sequence[Cells], place: _Place) -> tuple[
     return part, np.concatenate(raw, axis=1)
 
 
-def _check_columns(table: Table, columns: Columns, target: str, *, labelled: bool) -> None:
+def _check_columns(table: Table, columns: Columns, target: str, unit: str | None, *, labelled: bool) -> None:
     """Every column that is used must be in the file, and every column of the file must be declared."""
     needed = [name for name, column in columns if not isinstance(column, Ignored)] + ([target] if labelled else [])
     absent = [name for name in needed if name not in table.header]
@@ -159,7 +177,7 @@ def _check_columns(table: Table, columns: Columns, target: str, *, labelled: boo
             f"{table.path} has no column {absent[0]!r}, which is {role}.",
             fix=hint or f"Its columns are {', '.join(table.header)}." + (f" Did you mean {near[0]}?" if near else ""),
         )
-    declared = {target, *dict(columns)}
+    declared = {target, unit, *dict(columns)}
     unknown = [name for name in table.header if name not in declared]
     if unknown:
         raise InputError(

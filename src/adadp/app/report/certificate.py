@@ -162,7 +162,8 @@ def _disclosed(config: TrainConfig, plan: Plan) -> list[str]:
             f"The number of records of the plan, {plan.records}: the exact one, unless a public one was planned with."
         )
     elif config.records is None:
-        disclosed.append(f"The exact number of training records, {plan.records}, which follows from the sampling rate.")
+        what = "training records" if config.unit is None else "units (ids) in the training data"
+        disclosed.append(f"The exact number of {what}, {plan.records}, which follows from the sampling rate.")
     if config.validation is not None:
         disclosed.append(
             f"{config.validation} validation records, which were taken as public: they are not protected."
@@ -213,11 +214,18 @@ _OWN_LOOP = (
 )
 
 
+_SEVERAL_ROWS = "Several records of one person together. Each of them is protected, all of them together less."
+_SEVERAL_IDS = (
+    "A person with several ids. All rows with one id are protected together, those with another id as somebody else's. "
+    "Whether the ids tell people apart was taken on trust."
+)
+
+
 def _not_covered(config: TrainConfig) -> list[str]:
     """What the guarantee does not say, in words of who is affected."""
     found = [
         "What is true of many records alike. Learning that is the purpose of the model.",
-        "Several records of one person together. Each of them is protected, all of them together less.",
+        _SEVERAL_ROWS if config.unit is None else _SEVERAL_IDS,
         "Evaluations on the test set, which must be public.",
     ]
     if config.data == OWN_LOOP:

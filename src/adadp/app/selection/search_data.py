@@ -95,7 +95,12 @@ def _network(config: TrainConfig, records: Prepared, shape: tuple[int, ...]) -> 
 
 def _records_in(file: str, config: TrainConfig) -> Pair:
     found = load_own(
-        config.data, target=config.target, schema=config.schema, test_data=file, input_bound=config.input_bound
+        config.data,
+        target=config.target,
+        schema=config.schema,
+        test_data=file,
+        input_bound=config.input_bound,
+        unit=config.unit,
     ).test
     assert found is not None
     return found

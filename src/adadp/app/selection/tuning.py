@@ -87,6 +87,7 @@ def planned(
         search = _by_repeat(base, chosen, public, law or DEFAULT_LAW, **asked)
     else:
         raise InputError(f"Unknown way to search {by!r}.", fix="Use repeat or parts.")
+    _refuse_rows_aside(search)
     cost = cost_of(search)
     if cost > search.epsilon:
         raise InputError(
@@ -94,6 +95,18 @@ def planned(
             fix="Leave `select_epsilon` out, or pass a smaller one.",
         )
     return search
+
+
+def _refuse_rows_aside(search: Search) -> None:
+    """Refuse to divide rows among runs and scores where all rows of a unit are protected together."""
+    divided = search.by == PARTS or (search.scoring is not None and search.scoring.size is not None)
+    if divided and search.candidates[0].unit is not None:
+        raise InputError(
+            "A search keeps rows aside, and `unit` protects all rows of a unit together.",
+            why="Some rows of a unit would be trained on and others scored, and a unit with many rows would move a "
+            "score by more than its noise hides.",
+            fix="Pass public records to compare the runs on, as `validation_data`.",
+        )
 
 
 def cost_of(search: Search) -> float:
@@ -123,7 +136,7 @@ def tune(
     check_base(base)
     records = options.pop("records", None) or public_records(base)
     if records is None:
-        records = len(load_inputs(base, own=is_own(base.data)).train[0])
+        records = load_inputs(base, own=is_own(base.data)).size
     search = planned(base, settings, records=records, **options)
     return _ended(begin(search, Material(search), os.fspath(out), checks_passed, executor))
 

@@ -9,7 +9,8 @@ against them; the values follow when the run has begun.
     saved (the process was killed in between)          secure: ``RunError``, for new noise would be paid by nobody
     neither                                            charged and released
 
-Each of several processes adds its own records to what is released, and makes the features of these alone.
+Each of several processes adds its own records to what is released, and makes the features of these alone. Where rows
+belong to units, one row of each unit is in what is released, and each process makes the features of all rows.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ class Preparation:
     ``train`` and ``test`` are the features: zeros until ``run`` has filled them in.
     """
 
-    def __init__(self, stages: tuple[Stage, ...], train: Tensor, test: Tensor | None) -> None:
-        self._stages, self._raw = stages, (train, test)
+    def __init__(
+        self, stages: tuple[Stage, ...], train: Tensor, test: Tensor | None, released: Tensor | None = None
+    ) -> None:
+        """``released`` marks the rows of ``train`` that stages are released from; None: each is a record."""
+        self._stages, self._raw, self._released = stages, (train, test), released
         self._shapes: list[Shape] = [tuple(train.shape[1:])]
         for stage in stages:
             self._shapes.append(stage.output_shape(self._shapes[-1]))
@@ -48,6 +52,11 @@ class Preparation:
         self.learned = known
         train, test = self._raw
         own = private.ranks.part(len(train))
+        if self._released is None:
+            counted: slice | Tensor = slice(None)
+        else:
+            counted = own.start + self._released[own.start : own.stop].nonzero().squeeze(1)
+            own = range(len(train))
         train = train[own.start : own.stop]
         charges = list(private.plan.charges_before())
         spent = Counter(private.ledger.charges)
@@ -57,7 +66,7 @@ class Preparation:
                 paid = spent[charges[number]] > 0
                 spent[charges[number]] -= 1
                 if not tensors_of(self.learned, number):
-                    released = _released(stage, train, private, charges[number], paid, number)
+                    released = _released(stage, train[counted], private, charges[number], paid, number)
                     learned = stage.learned(released, before)
                     self.learned |= {f"{number}.{name}": value for name, value in learned.items()}
                     if folder is not None:

@@ -37,6 +37,17 @@ from adadp.app.train.planning import with_release_noise
 from adadp.app.train.result import TrainResult
 from adadp.app.train.run import Watch
 from adadp.app.train.session import tensors_of_data, train
+from adadp.app.units import (
+    NOT_COMPARED,
+    ROWS_PER_UNIT,
+    UNNAMED,
+    Units,
+    codes_of,
+    has_column,
+    record_of,
+    refuse_shared,
+    taken_out,
+)
 from adadp.clipping import ClipRule, Flat
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
@@ -53,7 +64,7 @@ OverEpochs = str | Schedule | Callable[[int], float]
 
 _COMMAND_LINE_ONLY = {
     *("data", "model", "clip_rule", "batch_size_schedule", "lr_schedule"),  # other arguments take these, as objects
-    *("target", "schema", "test_data", "validation_data"),  # about files
+    *("target", "schema", "test_data", "validation_data", "unit"),  # about files; `units` is the last one here
     "threads",  # of the process, which is the caller's
 }
 
@@ -75,7 +86,9 @@ def fit(
     loss: str | Loss = "cross-entropy",
     collate_fn: Collate | None = None,
     example: Data | None = None,
+    units: Any = None,
     test: Data | None = None,
+    test_units: Any = None,
     evaluate: Evaluate | Evaluation | None = None,
     validation: tuple[Tensor, Tensor] | int | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -104,8 +117,12 @@ def fit(
     ``collate_fn``  makes tensors of a list with one record: it sees each record alone
     ``example``     two or more public records in the form of ``data`` to look the model over with, where it does not
                     take probe records
+    ``units``       ids, one for each row, or the column of ``data`` that holds them: all rows with one id are
+                    protected together, as one record (docs/units.md)
     ``test``        public (features, labels), or what ``data`` may be, for an accuracy; refused if many of them are
                     training records
+    ``test_units``  the ids of the rows of ``test``, to refuse units that are trained on; those in the column ``units``
+                    of ``test`` are found
     ``evaluate``    a function of the model that returns a number from public data, or an ``Evaluation`` with a name
     ``validation``  for a noise schedule that follows looks: public (features, labels), or how many of ``data`` to keep
                     aside, which are private unless ``validation_public``
@@ -125,6 +142,7 @@ def fit(
     _check_objects(make=make, collate_fn=collate_fn, evaluate=evaluate, watch=watch, out=out, resume=resume)
     given, epochs = settings.get, settings.get("epochs")
     _check_scheduler(scheduler, lr, make, given("lr_schedule"))
+    data, found_units, test, unit_notes = _with_units(data, units, test, test_units, given("rows_per_unit"))
     data, data_notes = read_data(data, collate_fn)
     example = None if example is None else read_data(example, collate_fn)[0]
     test = _public_pair(test, collate_fn)
@@ -174,7 +192,8 @@ def fit(
         lr_schedule=rate_schedule,
         optimizer=optimizer if isinstance(optimizer, str) else "python",
         validation=kept,
-        **settings,
+        unit=None if units is None else units if isinstance(units, str) else UNNAMED,
+        **(settings if found_units is None else {**settings, "rows_per_unit": found_units.rows_per_unit}),
     )
     if any(stage.noise_multiplier is None for stage in released_stages(stages)):
         stages = with_release_noise(stages, config)
@@ -210,8 +229,10 @@ def fit(
         out=out,
         resume=resume,
         moved=moved,
-        notes=[*data_notes, *([bound.describe()] if isinstance(bound, InputBound) else [])],
+        notes=[*data_notes, *unit_notes, *([bound.describe()] if isinstance(bound, InputBound) else [])],
         example=example,
+        units=found_units,
+        record_unit=None if config.unit is None else record_of(config.unit),
         input_shape=shape,
         watch=watch,
     )
@@ -219,6 +240,26 @@ def fit(
 
 SETTINGS = [name for name in settings_of(TrainConfig) if name not in {*_COMMAND_LINE_ONLY, *signature(fit).parameters}]
 """The settings that ``fit`` takes as they are."""
+
+
+def _with_units(
+    data: Any, units: Any, test: Any, test_units: Any, rows_per_unit: int | None
+) -> tuple[Any, Units | None, Any, tuple[str, ...]]:
+    """``data`` and ``test`` without their column of ids, the unit of each row, and notes."""
+    _refuse_ignored("test_units", test_units, "no unit is protected", "units", units)
+    _refuse_ignored("test_units", test_units, "there is no test data", "test", test)
+    if units is None:
+        return data, None, test, ()
+    name = units if isinstance(units, str) else UNNAMED
+    data, ids = taken_out(data, units, "units")
+    codes, known = codes_of(ids, name)
+    if test is not None and test_units is None and isinstance(units, str) and has_column(test, units):
+        test_units = units
+    if test_units is not None:
+        test, test_units = taken_out(test, test_units, "test_units")
+        refuse_shared(known, codes_of(test_units, name)[1], name)
+    notes = (NOT_COMPARED,) if test is not None and test_units is None else ()
+    return data, Units(codes, ROWS_PER_UNIT if rows_per_unit is None else rows_per_unit), test, notes
 
 
 def _stages(features: str | Stage | Sequence[Stage] | None) -> tuple[Stage, ...]:

@@ -44,6 +44,7 @@ from adadp.app.train.run import Run, Watch
 from adadp.app.train.stopping import stop_requests
 from adadp.app.train.tensorboard import Board, check_board
 from adadp.app.train.validation_noise import HELD, HeldOut, Looks, hold_out
+from adadp.app.units import Units, example_by_unit, loss_by_unit, records_by_unit
 from adadp.errors import InputError, LedgerCorrupt
 from adadp.gradients.model_checks import check_model, plain_model
 from adadp.input_bound import InputBound
@@ -79,6 +80,7 @@ def train(
     input_shape: Shape | None = None,
     encoder: Mapping[str, Any] | None = None,
     example: Data | None = None,
+    units: Units | None = None,
     watch: Watch | None = None,
 ) -> TrainResult:
     """Train ``model`` as ``spec`` says, and certify it.
@@ -95,7 +97,8 @@ def train(
     takes such records.
     ``encoder`` says, as JSON, how files become records; it is kept with the run. ``validation`` is public data for the
     looks of a validation schedule, where the configuration does not keep records of ``data`` aside for them.
-    ``example`` are public records that the model is looked over with in place of probe records.
+    ``example`` are public records that the model is looked over with in place of probe records. With ``units`` the rows
+    of ``data`` belong to these, and all of a unit's rows together are one record.
 
     Of several processes (``adadp.ranks``) the first has the folder, measures and shows; all return the same result.
     """
@@ -113,13 +116,14 @@ def train(
     if held is not None:
         data, validation = held.train, (held.validation[0], held.validation[-1])
     decay = _decay_of(spec, validation)
-    preparation, data, test, validation = _prepared(spec, data, test, validation)
+    preparation, data, test, validation = _prepared(spec, data, test, validation, units)
     whole = replace(whole, preparation=preparation)
-    records = Records(data, device, dtype, None if whole.stages else InputBound.of(config.input_bound))
-    public = None if example is None else Records(example, device, dtype, records.bound)
-    classes = classes_of(model, chosen, records.example(), None if public is None else public.example())
+    rows = Records(data, device, dtype, None if whole.stages else InputBound.of(config.input_bound))
+    records = records_by_unit(rows, units, device)
+    public = None if example is None else Records(example, device, dtype, rows.bound)
+    classes = classes_of(model, chosen, rows.example(), None if public is None else public.example())
     if classes is not None:
-        for labels in _labels_by_part(records):
+        for labels in _labels_by_part(rows):
             check_labels(labels, classes, "training", ignored=is_tokens(chosen))
     measured = _Measured(model, chosen, classes, device, dtype, records.bound)
     measure = measured.by(test, None if evaluate is None else _of_records(named(evaluate), whole))
@@ -135,7 +139,7 @@ def train(
         private = PrivateGradients(
             passed,
             records,
-            in_half_precision(chosen, device) if config.precision == "bf16" else chosen,
+            loss_by_unit(in_half_precision(chosen, device) if config.precision == "bf16" else chosen, units),
             plan,
             place.open_ledger,
             method=spec.method,
@@ -144,7 +148,7 @@ def train(
             arithmetic=config.arithmetic or "fast",
             chunk_size=config.chunk_size,
             memory_limit=DEFAULT_MEMORY if config.memory_limit_mb is None else config.memory_limit_mb << 20,
-            example=public,
+            example=example_by_unit(public, units, device),
             passes=CompiledPasses if config.compile else None,
         )
         run = Run(
@@ -356,7 +360,11 @@ def _decay_of(spec: RunSpec, validation: tuple[Tensor, Tensor] | None) -> Valida
 
 
 def _prepared(
-    spec: RunSpec, data: Data, test: tuple[Tensor, Tensor] | None, validation: tuple[Tensor, Tensor] | None
+    spec: RunSpec,
+    data: Data,
+    test: tuple[Tensor, Tensor] | None,
+    validation: tuple[Tensor, Tensor] | None,
+    units: Units | None,
 ) -> tuple[Preparation | None, Data, tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]:
     """What releases the features; and all records with their features, zeros until then, in place of their values."""
     _, stages = fixed_first(spec.stages)
@@ -364,8 +372,11 @@ def _prepared(
         return None, data, test, validation
     others = [each for each in (test, validation) if each is not None]
     values = torch.cat([each[0] for each in others]) if others else None
-    preparation = Preparation(stages, tensors_of_data(data)[0], values)
-    data = (preparation.train, *tensors_of_data(data)[1:])
+    columns = tensors_of_data(data)
+    if units is not None:
+        units.check_rows(len(columns[0]))
+    preparation = Preparation(stages, columns[0], values, None if units is None else units.one_row_each())
+    data = (preparation.train, *columns[1:])
     if preparation.test is None:
         return preparation, data, None, None
     parts = torch.split(preparation.test, [len(each[0]) for each in others])

@@ -164,6 +164,8 @@ class _Finished:
             seed=config.seed,
             exact=config.arithmetic == "exact",
             budget=budget_like(self._record.budget) if self._asked.adaptive else None,
+            unit=config.unit,
+            rows_per_unit=config.rows_per_unit,
         )
 
     @cached_property

@@ -169,7 +169,7 @@ def _records(config: TrainConfig) -> int:
 
 
 def _records_in_file(config: TrainConfig) -> int:
-    return len(load_inputs(config, own=True).train[1])
+    return load_inputs(config, own=True).size
 
 
 def same_folder(one: float | None, other: float | None) -> bool:
