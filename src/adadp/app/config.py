@@ -27,6 +27,7 @@ model, method, clip rule) are checked there.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import shlex
@@ -115,9 +116,38 @@ def _schedule(name: str, value: str) -> str:
     return str(_parsed(name, value))
 
 
-GROUPS = ("Most used", "Privacy", "Noise and clipping", "Training", "Data of your own", "Validation", "Running")
+def _numbers(name: str, value: object, *, sum_to_one: bool = False) -> str:
+    """Numbers above 0 in one spelling: text with commas between them, or a list of them."""
+    given = value.split(",") if isinstance(value, str) else value
+    try:
+        found = [checks.positive(name, float(each)) for each in given]  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        found = []
+    if len(found) < 2 or (sum_to_one and abs(sum(found) - 1) > 0.01):
+        about = ", shares that sum to 1" if sum_to_one else ""
+        raise InputError(
+            f"`{name}` must be a number above 0 for each class{about}, got {value!r}.", fix="Write them as 0.95,0.05."
+        )
+    return ",".join(map(number_text, found))
+
+
+def _threshold(name: str, value: object) -> float:
+    if isinstance(value, str) or not 0 < (number := checks.positive(name, value)) < 1:
+        raise InputError(
+            f"`{name}` must be a number between 0 and 1 that is known ahead, got {value!r}.",
+            why="A threshold that is chosen by private records tells of them, and nothing here would charge for that.",
+            fix="Name a public number. The curves of the page show on public test data what other thresholds give.",
+        )
+    return number
+
+
+GROUPS = (
+    "Most used", "Privacy", "Noise and clipping", "Training", "Data of your own", "Figures", "Validation", "Running"
+)  # fmt: skip
 """The groups of settings, in the order they are shown in."""
-most_used, privacy, noise, training, own_data, validating, running = (partial(setting, group=name) for name in GROUPS)
+most_used, privacy, noise, training, own_data, measuring, validating, running = (
+    partial(setting, group=name) for name in GROUPS
+)
 
 
 @dataclass(frozen=True)
@@ -226,12 +256,26 @@ class TrainConfig:
         check=below(1, checks.positive),
     )
 
+    class_weights: str | None = training(
+        None, help="What the loss of a record of each class is multiplied by, before clipping: 1,10.", check=_numbers
+    )
+    class_priors: str | None = training(
+        None,
+        help="Public shares of the classes: the model learns as if all were equally frequent: 0.95,0.05.",
+        check=partial(_numbers, sum_to_one=True),
+    )
+
     target: str | None = own_data(None, help="For a table: the column to learn.", unset="as the schema says")
     schema: str | None = own_data(None, help="File that declares what is public (adadp data schema).")
     test_data: str | None = own_data(None, help="File of public records to measure the accuracy on.")
     input_bound: str | None = own_data(
         None, help="For npz: numbers are brought into [-B, B], or LOW,HIGH.", unset="1e6", check=_input_bound
     )
+
+    threshold: float | None = measuring(
+        None, help="Probability from which on the second of two classes is said.", unset="0.5", check=_threshold
+    )
+    groups: str | None = measuring(None, help="For a table: the declared column whose groups are compared.")
 
     validation: int | None = validating(None, help="Training records to keep aside for a validation schedule.")
     validation_public: bool | None = validating(
@@ -279,6 +323,18 @@ class TrainConfig:
                 why="A record is sampled with probability batch_size / records, which must not pass 1.",
                 fix="Pass a smaller `batch_size`, or a larger public number as `records`.",
             )
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """``class_weights`` as numbers."""
+        return None if self.class_weights is None else tuple(map(float, self.class_weights.split(",")))
+
+    @property
+    def offsets(self) -> tuple[float, ...] | None:
+        """The logarithms of ``class_priors``, which the scores are shifted by in training."""
+        return (
+            None if self.class_priors is None else tuple(math.log(float(each)) for each in self.class_priors.split(","))
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The fields that are given, by name; those that are None are left out."""

@@ -8,7 +8,7 @@
     charges         those certified, and none beyond the plan
     epsilon         from the ledger, at the delta and by the accountant of config.toml
     statements      every other sentence that follows from these files
-    measurements    metrics.jsonl and confusion.json are those certified
+    measurements    metrics.jsonl, confusion.json, figures.json and holdout.json are those certified
     search          where search.json exists: what was charged is a search of which this run is one, within its target
 
 The digests find accidents and edits of some of the files. Whoever can write the folder can write all of it anew, a
@@ -73,7 +73,7 @@ _KNOWN = {
 }  # fmt: skip
 """Everything a certificate may state."""
 _OF_SEARCH = ("by", "settings", "chosen", "score")
-_MEASURED = ("metrics.jsonl", "confusion.json")
+_MEASURED = ("metrics.jsonl", "confusion.json", "figures.json", "holdout.json")
 _ANOTHER_PLAN = "The ledger was begun with another plan than the certified one."
 
 
@@ -229,8 +229,8 @@ class _Finished:
         found = {name: self.path / name for name in _MEASURED}
         digests = {name: sha256(path.read_bytes()).hexdigest() for name, path in found.items() if path.exists()}
         if self.certificate["measured"] != digests:
-            raise InputError("metrics.jsonl or confusion.json is not the one that was certified.")
-        return "metrics.jsonl and confusion.json as certified"
+            raise InputError(f"One of {', '.join(_MEASURED)} is not the one that was certified.")
+        return f"{' and '.join(digests) or 'nothing'} as certified"
 
     def search(self) -> str:
         search = self._search

@@ -107,7 +107,8 @@ def answers(probabilities: Floats, threshold: float) -> Whole:
     """The class that is said: the most probable one; of two classes the second one above ``threshold``."""
     if probabilities.shape[1] == 2:
         return (probabilities[:, 1] > threshold).astype(np.int64)
-    return probabilities.argmax(1)
+    said: Whole = probabilities.argmax(1).astype(np.int64)
+    return said
 
 
 def number_figures(
@@ -116,7 +117,9 @@ def number_figures(
     """Figures of a model of numbers: of each of its targets, which are the columns."""
     by_target = []
     for place, name in enumerate(names):
-        by_target.append({"target": name, "figures": with_intervals(_errors(targets[:, place], found[:, place]), len(targets))})
+        by_target.append(
+            {"target": name, "figures": with_intervals(_errors(targets[:, place], found[:, place]), len(targets))}
+        )
     content: dict[str, Any] = {"format": FORMAT, "kind": "numbers", "records": len(targets), "targets": by_target}
     if groups is not None:
         content["groups"] = _errors_by_group(groups, targets[:, 0], found[:, 0])

@@ -1,12 +1,12 @@
 """The figures themselves, of probabilities and answers. ``weights`` say how often each record counts.
 
-    case                                        figure
-    ==========================================  ================================================================
-    records of one class only                   no AUROC, and no AUPRC where that is the other class: None
-    equal scores                                half of each pair of them is in order, as in Mann and Whitney 1947
-    a probability of 0 of what happened         log loss as of a probability of 1e-12
-    nobody is called positive                   no precision: None
-    targets that are all equal                  no R^2: None
+case                                        figure
+==========================================  ================================================================
+records of one class only                   no AUROC, and no AUPRC where that is the other class: None
+equal scores                                half of each pair of them is in order, as in Mann and Whitney 1947
+a probability of 0 of what happened         log loss as of a probability of 1e-12
+nobody is called positive                   no precision: None
+targets that are all equal                  no R^2: None
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ noise_schedule = validation:...             not known ahead: the plan is its mos
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,7 @@ from adadp.app.accounting.plans import refuse_spent, scaled_to
 from adadp.app.accounting.targets import EpsilonTarget, RhoTarget, Target
 from adadp.app.config import AUTO, TrainConfig, require_delta
 from adadp.app.features import ReleasedStage, Stage, released_stages
+from adadp.app.figures import headline
 from adadp.app.schedules import StepDecay, ValidationDecay
 from adadp.app.spec import RunSpec
 from adadp.app.texts.schedules import OpenSchedule
@@ -144,6 +145,14 @@ def notes_of(spec: RunSpec, plan: Plan) -> list[str]:
     """What a certificate must note about a run because of its configuration."""
     found = (spec.method.note(plan.steps), large_delta(spec.config, plan.records))
     return [each for each in found if each is not None]
+
+
+def measured_notes(figures: Mapping[str, Any] | None) -> list[str]:
+    """What a certificate says of the figures on public test records, which are no part of the guarantee."""
+    if figures is None:
+        return []
+    said = headline(figures)
+    return [f"Measured on {figures['records']:,} public test records, outside of the guarantee: {said}."]
 
 
 def target_of(config: TrainConfig) -> Target | None:

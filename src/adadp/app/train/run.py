@@ -24,8 +24,14 @@ from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import checkpoints
 from adadp.app.train.averaging import WeightAverage
 from adadp.app.train.checkpoints import Paid
-from adadp.app.train.evaluation import Confusion, Evaluation, LabelledRecords, share_right
-from adadp.app.train.planning import note_on_processes, notes_of
+from adadp.app.train.evaluation import (
+    Confusion,
+    Evaluation,
+    LabelledRecords,
+    NumberRecords,
+    share_right,
+)
+from adadp.app.train.planning import measured_notes, note_on_processes, notes_of
 from adadp.app.train.rehearsal import refuse_broken, rehearse
 from adadp.app.train.result import Status, TrainResult
 from adadp.app.train.stopping import stop_requests
@@ -39,6 +45,8 @@ from adadp.plan import Plan
 from adadp.step import PrivateGradients
 
 Watch = Callable[[Status], None]
+Measure = LabelledRecords | NumberRecords | Evaluation
+"""How a run looks at its model."""
 
 
 class Run:
@@ -51,7 +59,7 @@ class Run:
         spec: RunSpec,
         *,
         folder: RunFolder | None,
-        evaluate: LabelledRecords | Evaluation | None,
+        evaluate: Measure | None,
         watch: Watch | None,
         looks: Looks | None = None,
         budget: Filter | None = None,
@@ -75,6 +83,7 @@ class Run:
         """Steps that were paid and are not in the model."""
         self.accuracy: float | None = None
         self.evaluation: Evaluated | None = None
+        self.figures: dict[str, Any] | None = None
         self.validation_accuracy: float | None = None
         self.every = config.checkpoint_every or max(1, self.plan.steps // 10)
         self._before, self._started = 0.0, time.perf_counter()
@@ -312,7 +321,7 @@ class Run:
             notes = [*notes, self.scheduled.note]
         about = note_on_processes(self.processes, self.plan, exact=self.private.exact)
         notes = [*notes, *about, *notes_of(self.spec, self.plan)]
-        certificate, confusion, out, self.accuracy, self.evaluation = self.ranks.from_first(
+        certificate, confusion, out, self.accuracy, self.evaluation, self.figures = self.ranks.from_first(
             "certifying", lambda: self._certified(seconds, record_unit, notes, learned, encoder)
         )
         self.model.eval()
@@ -326,6 +335,7 @@ class Run:
             out,
             confusion,
             evaluation=self.evaluation,
+            figures=self.figures,
         )
 
     def _certified(
@@ -335,13 +345,15 @@ class Run:
         notes: Iterable[str],
         learned: Mapping[str, Tensor] | None,
         encoder: Mapping[str, Any] | None,
-    ) -> tuple[dict[str, Any], Confusion | None, Path | None, float | None, Evaluated | None]:
+    ) -> tuple[dict[str, Any], Confusion | None, Path | None, float | None, Evaluated | None, dict[str, Any] | None]:
         """The last measurements and the certificate, when the folder of the run is complete."""
         found, confusion = self.looked()
         folder = self.folder
         if folder is not None and not any("final" in record for record in folder.metrics()):
             if confusion is not None:
                 folder.write_confusion(_class_names(encoder, len(confusion)), confusion)
+            if self.figures is not None:
+                folder.write_figures(self.figures)
             self.keep({"step": self.private.step, "final": True, **found, "seconds": seconds})
         tensors = {
             name.replace("_orig_mod.", ""): value.detach().cpu()  # compiled parts go under their own names
@@ -356,7 +368,7 @@ class Run:
             steps_done=self.private.step - self.lost,
             steps_lost=self.lost,
             record_unit=record_unit,
-            notes=[*self.private.notes, *notes],
+            notes=[*self.private.notes, *notes, *measured_notes(self.figures)],
             learned=learned,
             encoder=encoder,
             budget=self.budget,
@@ -367,7 +379,8 @@ class Run:
             folder.save_model(tensors, model_metadata(certificate))
             folder.checkpoint_path.unlink(missing_ok=True)
             write_report(folder)  # last: the run has finished, whatever becomes of its page
-        return certificate, confusion, None if folder is None else folder.path, self.accuracy, self.evaluation
+        out = None if folder is None else folder.path
+        return certificate, confusion, out, self.accuracy, self.evaluation, self.figures
 
     def looked(self) -> tuple[dict[str, Any], Confusion | None]:
         """One look at the test data: what is logged of it, and the confusion matrix if there is one."""
@@ -376,7 +389,10 @@ class Run:
         if isinstance(self.evaluate, Evaluation):
             self.evaluation = self.evaluate(self.model)
             return {"evaluation": asdict(self.evaluation)}, None
-        confusion = self.evaluate.confusion(self.model)
+        if isinstance(self.evaluate, NumberRecords):
+            self.evaluation, self.figures = self.evaluate.look(self.model)
+            return {"evaluation": asdict(self.evaluation)}, None
+        confusion, self.figures = self.evaluate.look(self.model)
         self.accuracy = self.evaluate(self.model) if confusion is None else share_right(confusion)
         return {"test_accuracy": self.accuracy}, confusion
 

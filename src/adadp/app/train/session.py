@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,19 +25,31 @@ from adadp.app.losses import (
     find_loss,
     in_half_precision,
     inputs_and_labels,
+    is_of_numbers,
     is_tokens,
+    with_classes,
 )
 from adadp.app.optimizers.building import MakeOptimizer, make_optimizer
 from adadp.app.optimizers.scheduling import MakeScheduler, schedule
 from adadp.app.runs import RunFolder
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
-from adadp.app.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
+from adadp.app.train.evaluation import (
+    Asked,
+    Evaluate,
+    Evaluation,
+    LabelledRecords,
+    NumberRecords,
+    accuracy_on,
+    check_pair,
+    named,
+    numbers_on,
+)
 from adadp.app.train.feature_release import Preparation
 from adadp.app.train.planning import filter_of, plan_of, planned_budget
 from adadp.app.train.rehearsal import refuse_broken
 from adadp.app.train.result import TrainResult
-from adadp.app.train.run import Run, Watch
+from adadp.app.train.run import Measure, Run, Watch
 from adadp.app.train.stopping import stop_requests
 from adadp.app.train.tensorboard import Board, check_board
 from adadp.app.train.validation_noise import HELD, HeldOut, Looks, hold_out
@@ -50,6 +62,8 @@ from adadp.ranks import Ranks, code_digest, joined, together
 from adadp.records import Data, Records, Stored, in_memory
 from adadp.sampling import sampler
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
+
+Measured = TypeVar("Measured", LabelledRecords, NumberRecords)
 
 _AT_ONCE = 1 << 20
 """Labels on disk that are looked at at once."""
@@ -75,6 +89,7 @@ def train(
     encoder: Mapping[str, Any] | None = None,
     example: Data | None = None,
     watch: Watch | None = None,
+    asked: Asked = Asked(),  # noqa: B008  # frozen
 ) -> TrainResult:
     """Train ``model`` as ``spec`` says, and certify it.
 
@@ -90,7 +105,8 @@ def train(
     takes such records.
     ``encoder`` says, as JSON, how files become records; it is kept with the run. ``validation`` is public data for the
     looks of a validation schedule, where the configuration does not keep records of ``data`` aside for them.
-    ``example`` are public records that the model is looked over with in place of probe records.
+    ``example`` are public records that the model is looked over with in place of probe records. ``asked`` says what the
+    classes or targets are called, and by which groups the figures on ``test`` are told.
 
     Of several processes (``adadp.ranks``) the first has the folder, measures and shows; all return the same result.
     """
@@ -114,7 +130,9 @@ def train(
     if classes is not None:
         for labels in _labels_by_part(records):
             check_labels(labels, classes, "training", ignored=is_tokens(chosen))
-    measured = _Measured(model, chosen, classes, device, dtype, records.bound)
+    chosen = with_classes(chosen, weights=config.weights, offsets=config.offsets, classes=classes)
+    asked = replace(asked, threshold=config.threshold)
+    measured = _Measured(model, chosen, classes, device, dtype, records.bound, asked)
     measure = measured.by(test, None if evaluate is None else _of_records(named(evaluate), whole))
     plan = plan_of(spec, len(records) if held is None else held.records)
     looks = None if decay is None else measured.looks(decay, validation, config.validation, held)
@@ -451,25 +469,43 @@ class _Measured:
     device: torch.device
     dtype: torch.dtype | None
     bound: InputBound
+    asked: Asked
 
-    def by(
-        self, test: tuple[Tensor, Tensor] | None, evaluation: Evaluation | None
-    ) -> LabelledRecords | Evaluation | None:
+    def by(self, test: tuple[Tensor, Tensor] | None, evaluation: Evaluation | None) -> Measure | None:
         """How to look at the model; it has been tried once when this returns."""
-        if evaluation is None:
-            return None if test is None else self.accuracy(test)
+        if evaluation is None and test is None:
+            lacking = "threshold" if self.asked.threshold is not None else "groups"
+            if self.asked.threshold is not None or self.asked.groups is not None:
+                raise InputError(
+                    f"`{lacking}` is given, and the model is not looked at.",
+                    why="It would be ignored.",
+                    fix="Give public test data, or leave it out.",
+                )
+            return None
+        if evaluation is None and test is not None:
+            return self.numbers(test) if is_of_numbers(self.loss) else self.accuracy(test)
         if test is not None:
             raise InputError(
                 "Both test and evaluate are given.", why="A model is judged by one of them.", fix="Leave one out."
             )
+        assert evaluation is not None
         evaluation(self.model)
         return evaluation
+
+    def numbers(self, test: tuple[Tensor, Tensor]) -> NumberRecords:
+        """The errors on ``test``; the model has been tried on one record when this returns."""
+        measure = numbers_on(test, self.loss, self.device, self.dtype, bound=self.bound, asked=self.asked)
+        return self._tried(measure, replace(measure, features=_first(test[0]), labels=test[1][:1]).values)
 
     def accuracy(self, test: tuple[Tensor, Tensor]) -> LabelledRecords:
         """The accuracy on ``test``; it has been tried on one record when this returns."""
         measure = self._accuracy(test)
+        return self._tried(measure, replace(measure, features=_first(test[0]), labels=test[1][:1]))
+
+    def _tried(self, measure: Measured, on_one: Callable[[nn.Module], object]) -> Measured:
+        """``measure``, when ``on_one`` record of it has been tried."""
         try:
-            self._accuracy((tree_map(lambda part: part[:1], test[0]), test[1][:1]))(self.model)
+            on_one(self.model)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise InputError(
                 f"The model cannot be tried on the test data: {error}",
@@ -492,4 +528,10 @@ class _Measured:
         return Looks(decay, look, true_size=size, size=public_size or size, held=None if held is None else held.held)
 
     def _accuracy(self, test: tuple[Tensor, Tensor]) -> LabelledRecords:
-        return accuracy_on(test, self.loss, self.classes, self.device, self.dtype, bound=self.bound)
+        asked = self.asked
+        return accuracy_on(test, self.loss, self.classes, self.device, self.dtype, bound=self.bound, asked=asked)
+
+
+def _first(features: Any) -> Any:
+    """The first record."""
+    return tree_map(lambda part: part[:1], features)
