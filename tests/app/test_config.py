@@ -191,8 +191,20 @@ def test_every_field_counts_for_the_digest(name):
         "device": "cuda", "records": 9, "allow_nonprivate": True, "noise_multiplier": 2.0, "validation_public": True,
         "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1, "keep_noise": True, "ema": 0.5, "tensorboard": True,
         "arithmetic": "exact", "precision": "bf16", "compile": True,
+        "class_weights": "1,7", "class_priors": "0.9,0.1", "threshold": 0.1,
     }  # fmt: skip
-    texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data", "validation_data")
+    texts = (
+        "data",
+        "method",
+        "clip_rule",
+        "features",
+        "target",
+        "schema",
+        "test_data",
+        "validation_data",
+        "groups",
+        "loss",
+    )
     base = bases.get(name, base)
     changed = base.replace(**{name: others.get(name, "other" if name in texts else 7)})
     assert getattr(changed, name) != getattr(base, name)

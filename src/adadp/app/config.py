@@ -256,6 +256,11 @@ class TrainConfig:
         check=below(1, checks.positive),
     )
 
+    loss: str | None = training(
+        None,
+        help="For a table whose targets are numbers: mse, mae, huber:DELTA; poisson for counts.",
+        unset="by the targets",
+    )
     class_weights: str | None = training(
         None, help="What the loss of a record of each class is multiplied by, before clipping: 1,10.", check=_numbers
     )

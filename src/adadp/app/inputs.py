@@ -11,7 +11,11 @@ from torch import Tensor
 from adadp.app import zoo
 from adadp.app.config import TrainConfig
 from adadp.app.features import CacheKey, Shape
+from adadp.app.figures import Groups
 from adadp.app.owndata import OwnData, load_own
+from adadp.app.owndata.tabular import TableEncoder
+from adadp.app.targets import Target
+from adadp.errors import InputError
 
 Records = tuple[Tensor, Tensor]
 """Values and labels, one row per record."""
@@ -34,9 +38,15 @@ class Inputs:
     encoder: dict[str, Any] | None = None
     """How a user's own file becomes records, as JSON."""
 
+    targets: tuple[Target, ...] = ()
+    """Those that are numbers."""
+    groups: Groups | None = None
+    """The groups of the test records."""
+
     @property
-    def classes(self) -> int:
-        return len(self.class_names)
+    def outputs(self) -> int:
+        """How many numbers the network says of a record: a score for each class, or one for each target."""
+        return len(self.targets) or len(self.class_names)
 
     @property
     def shape(self) -> Shape:
@@ -46,7 +56,7 @@ class Inputs:
 def load_inputs(config: TrainConfig, *, own: bool) -> Inputs:
     """The records ``config.data`` names."""
     if own:
-        found = _own(_load_own(config, config.test_data))
+        found = _own(_load_own(config, config.test_data), config.groups)
         if config.validation_data is None:
             return found
         return replace(found, validation=_load_own(config, config.validation_data).test)
@@ -64,6 +74,19 @@ def load_inputs(config: TrainConfig, *, own: bool) -> Inputs:
     )
 
 
+def _groups(data: OwnData, by: str | None) -> Groups | None:
+    """The groups of the test records by the column ``by``."""
+    if by is None:
+        return None
+    if not isinstance(data.encoder, TableEncoder) or data.test is None:
+        raise InputError(
+            "`groups` is given, and there is no table of test records.",
+            why="Groups are compared on public test data, by one of its columns.",
+            fix="Pass `test_data`, or leave `groups` out.",
+        )
+    return data.encoder.groups(data.test[0], by)
+
+
 def _load_own(config: TrainConfig, test_data: str | None) -> OwnData:
     return load_own(
         config.data,
@@ -74,8 +97,10 @@ def _load_own(config: TrainConfig, test_data: str | None) -> OwnData:
     )
 
 
-def _own(data: OwnData) -> Inputs:
+def _own(data: OwnData, by: str | None) -> Inputs:
     return Inputs(
+        targets=data.encoder.targets,
+        groups=_groups(data, by),
         train=data.train,
         test=data.test,
         class_names=data.class_names,

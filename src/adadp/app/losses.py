@@ -174,8 +174,8 @@ def find_loss(loss: str | Loss) -> Loss:
         raise InputError(
             f"Unknown loss {loss!r}.",
             fix=f"Use one of {', '.join(LOSSES)}, or a function loss(model, *batch) of one number per record. After "
-            "causal-lm and token-classification may come :token, :sequence or a public number to divide by, after huber "
-            ":DELTA, above 0.",
+            "causal-lm and token-classification may come :token, :sequence or a public number to divide by; after "
+            "huber :DELTA, above 0.",
         )
     return found
 

@@ -244,7 +244,7 @@ def _with_defaults(recipe: Recipe, method: Method) -> Recipe:
 
 
 def _refuse_own_settings(config: TrainConfig) -> None:
-    for name in ("target", "schema", "test_data", "validation_data", "input_bound"):
+    for name in ("target", "schema", "test_data", "validation_data", "input_bound", "groups", "loss"):
         if getattr(config, name) is not None:
             raise InputError(
                 f"`{name}` was given, and {config.data} is a data set of the catalogue.",

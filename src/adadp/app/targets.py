@@ -23,7 +23,7 @@ from adadp.errors import InputError
 
 
 @dataclass(frozen=True)
-class Number:
+class Target:
     """One target that is a number, or a ``count``. ``scaled``: the model learns it mapped to [-1, 1]."""
 
     name: str
@@ -74,7 +74,7 @@ class Number:
         return {"name": self.name, "low": self.low, "high": self.high, "count": self.count, "scaled": self.scaled}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Number:
+    def from_json(cls, values: Mapping[str, Any]) -> Target:
         """What ``as_json`` wrote."""
         return cls(values["name"], values["low"], values["high"], bool(values["count"]), bool(values["scaled"]))
 

@@ -1,6 +1,6 @@
 """Figures of a model on labelled records: what it finds, how often it is wrong, and which of them is said first.
 
-``measured`` computes them on public records, ``released`` from the noisy counts of private ones; ``headline`` words them.
+``measured`` computes them on public records, ``released`` from noisy sums over private ones; ``headline`` words them.
 docs/figures.md defines each.
 """
 

@@ -28,7 +28,7 @@ from adadp.app.losses import (
     scores_of,
 )
 from adadp.app.runs import Evaluated
-from adadp.app.targets import Number
+from adadp.app.targets import Target
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 from adadp.records import Data, Records, to_device
@@ -60,7 +60,7 @@ class Asked:
     """From which probability on the second of two classes is said; None: 0.5."""
     groups: Groups | None = None
     """The groups of the test records."""
-    numbers: tuple[Number, ...] = ()
+    targets: tuple[Target, ...] = ()
     """The targets, where they are numbers."""
 
     def names(self, classes: int) -> tuple[str, ...]:
@@ -102,36 +102,36 @@ class NumberRecords(TestRecords):
     """Records to look at a model of numbers with."""
 
     @property
-    def numbers(self) -> tuple[Number, ...]:
+    def aims(self) -> tuple[Target, ...]:
         """The targets; those that nobody has declared are called by their place."""
         width = self.labels.reshape(len(self.labels), -1).shape[1]
         names = ["target"] if width == 1 else [f"target {place + 1}" for place in range(width)]
-        return self.asked.numbers or tuple(Number(name, count=is_of_counts(self.loss)) for name in names)
+        return self.asked.targets or tuple(Target(name, count=is_of_counts(self.loss)) for name in names)
 
     def look(self, model: nn.Module) -> tuple[Evaluated, dict[str, Any]]:
         """The mean absolute error, of several targets the mean of theirs; and every figure of every target."""
         targets, found = self.values(model)
-        figures = number_figures(targets, found, [each.name for each in self.numbers], groups=self.asked.groups)
+        figures = number_figures(targets, found, [each.name for each in self.aims], groups=self.asked.groups)
         return Evaluated("MAE", float(np.abs(targets - found).mean()), low=0.0), figures
 
     def values(self, model: nn.Module) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The true values of every target, and those the model says, in columns."""
         said = torch.cat([scores.detach().cpu().reshape(len(scores), -1) for _, scores in self.scored(model)])
         true = self.labels.reshape(len(self.labels), -1)
-        if not said.shape[1] == true.shape[1] == len(self.numbers):
+        if not said.shape[1] == true.shape[1] == len(self.aims):
             raise InputError(
                 "The model, the labels and the declared targets do not have the same number of targets.",
                 fix="Give the model one output for each target.",
             )
-        columns = list(enumerate(self.numbers))
-        targets = torch.stack([number.true(true[:, place]) for place, number in columns], dim=1)
-        found = torch.stack([number.meant(said[:, place]) for place, number in columns], dim=1)
+        columns = list(enumerate(self.aims))
+        targets = torch.stack([target.true(true[:, place]) for place, target in columns], dim=1)
+        found = torch.stack([target.meant(said[:, place]) for place, target in columns], dim=1)
         return targets.numpy(), found.numpy()
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledRecords(TestRecords):
-    """Records to look at a classifier with; made by :func:`accuracy_on`. Called with a model: the share it gets right."""
+    """Records to look at a classifier with, by :func:`accuracy_on`. Called with a model: the share it gets right."""
 
     classes: int
 

@@ -23,6 +23,7 @@ from adadp.app.features import (
     raw_bound,
     released_stages,
 )
+from adadp.app.figures import Groups
 from adadp.app.losses import Loss
 from adadp.app.optimizers.building import MakeOptimizer
 from adadp.app.optimizers.scheduling import MakeScheduler
@@ -32,7 +33,7 @@ from adadp.app.sources import Collate, read_data
 from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import clip_rule_text
 from adadp.app.texts.methods import method_text, parse_method
-from adadp.app.train.evaluation import Evaluate, Evaluation, check_pair, labelled, refuse_training_records
+from adadp.app.train.evaluation import Asked, Evaluate, Evaluation, check_pair, labelled, refuse_training_records
 from adadp.app.train.planning import with_release_noise
 from adadp.app.train.result import TrainResult
 from adadp.app.train.run import Watch
@@ -76,6 +77,7 @@ def fit(
     collate_fn: Collate | None = None,
     example: Data | None = None,
     test: Data | None = None,
+    groups: Sequence[object] | None = None,
     evaluate: Evaluate | Evaluation | None = None,
     validation: tuple[Tensor, Tensor] | int | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -103,8 +105,9 @@ def fit(
     ``collate_fn``  makes tensors of a list with one record: it sees each record alone
     ``example``     two or more public records in the form of ``data`` to look the model over with, where it does not
                     take probe records
-    ``test``        public (features, labels), or what ``data`` may be, for an accuracy; refused if many of them are
-                    training records
+    ``test``        public (features, labels), or what ``data`` may be, for the figures of the result (docs/figures.md);
+                    refused if many of them are training records
+    ``groups``      a value for each record of ``test``, such as a hospital: the figures are told for each of them too
     ``evaluate``    a function of the model that returns a number from public data, or an ``Evaluation`` with a name
     ``validation``  for a noise schedule that follows looks: public (features, labels), or how many of ``data`` to keep
                     aside, which are private unless ``validation_public``
@@ -196,6 +199,7 @@ def fit(
             None if each is None else (extract(fixed, bound(each[0]), part="test", device=config.device), each[1])
             for each in (test, looked_at)
         )
+    asked = Asked() if groups is None else Asked(groups=Groups.of("group", list(groups)))
     return train(
         model,
         data,
@@ -212,6 +216,7 @@ def fit(
         example=example,
         input_shape=shape,
         watch=watch,
+        asked=asked,
     )
 
 
