@@ -141,6 +141,32 @@ def _threshold(name: str, value: object) -> float:
     return number
 
 
+def _share(name: str, value: object) -> str:
+    """A share of the records as a percentage, given as that or as a number between 0 and 1."""
+    text_of = value.strip() if isinstance(value, str) else value
+    try:
+        percent = text_of.endswith("%") if isinstance(text_of, str) else False
+        share = float(text_of.rstrip("% ")) / (100 if percent else 1) if isinstance(text_of, str) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        share = math.nan
+    if isinstance(value, bool) or not 0 < share < 1:
+        raise InputError(
+            f"`{name}` must be a share of the records between 0 and 1, got {value!r}.", fix="Pass 10%, or 0.1."
+        )
+    return f"{number_text(round(100 * share, 10))}%"
+
+
+def _range(name: str, value: object) -> str:
+    ends = value.split(",") if isinstance(value, str) else value
+    try:
+        low, high = (float(each) for each in ends)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        low, high = math.nan, math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InputError(f"`{name}` must be two numbers, low below high, got {value!r}.", fix="Write them as 0,30.")
+    return f"{number_text(low)},{number_text(high)}"
+
+
 GROUPS = (
     "Most used", "Privacy", "Noise and clipping", "Training", "Data of your own", "Figures", "Validation", "Running"
 )  # fmt: skip
@@ -282,6 +308,18 @@ class TrainConfig:
     )
     groups: str | None = measuring(None, help="For a table: the declared column whose groups are compared.")
 
+    holdout: str | None = measuring(
+        None,
+        help="Share of the training records to keep aside, such as 10%: figures on them are released with noise.",
+        check=_share,
+    )
+    holdout_noise: float | None = measuring(
+        None, help="Noise multiplier of these figures.", unset="by the target: all of it, as nobody trains on them"
+    )
+    target_range: str | None = measuring(
+        None, help="LOW,HIGH: public range of a target from Python, for figures of records kept aside.", check=_range
+    )
+
     validation: int | None = validating(None, help="Training records to keep aside for a validation schedule.")
     validation_public: bool | None = validating(
         None, help="These records are public: evaluations on them cost nothing.", none=False
@@ -316,6 +354,7 @@ class TrainConfig:
         _check_rates(self)
         _check_privacy(self)
         _check_validation(self)
+        _check_holdout(self)
         if self.momentum and self.optimizer is not None and not OPTIMIZERS[self.optimizer]:
             raise InputError(
                 f"`momentum` is {self.momentum:g}, and the optimizer {self.optimizer} takes none.",
@@ -340,6 +379,20 @@ class TrainConfig:
         return (
             None if self.class_priors is None else tuple(math.log(float(each)) for each in self.class_priors.split(","))
         )
+
+    @property
+    def bounds_of_target(self) -> tuple[float, float] | None:
+        """``target_range`` as numbers."""
+        if self.target_range is None:
+            return None
+        low, high = self.target_range.split(",")
+        return float(low), float(high)
+
+    def kept_aside(self, records: int) -> int:
+        """How many of ``records`` are not trained on, or are expected not to be."""
+        if self.holdout is not None:
+            return max(1, round(float(self.holdout.rstrip("%")) / 100 * records))
+        return self.validation or 0
 
     def as_dict(self) -> dict[str, Any]:
         """The fields that are given, by name; those that are None are left out."""
@@ -526,6 +579,36 @@ def _check_validation(config: TrainConfig) -> None:
             "The validation records are public, and look gives noise for private ones.",
             why="It would be ignored: a look at public records is free.",
             fix="Leave look out, or `validation_public`.",
+        )
+
+
+def _check_holdout(config: TrainConfig) -> None:
+    if config.holdout is None:
+        given = "holdout_noise" if config.holdout_noise is not None else "target_range"
+        if config.holdout_noise is not None or config.target_range is not None:
+            raise InputError(
+                f"`{given}` is given, and no records are kept aside.", why="It would be ignored.", fix="Pass `holdout`."
+            )
+        return
+    noise = None if config.noise_schedule is None else parse_noise(config.noise_schedule)
+    if isinstance(noise, ValidationDecay):
+        raise InputError(
+            "Records are kept aside for figures, and the noise follows validation records.",
+            why="The budget of noise that is chosen during the run has no place for the figures.",
+            fix="Use another noise schedule, or leave `holdout` out.",
+        )
+    if config.noise_multiplier == 0:
+        raise InputError(
+            "Records are kept aside for figures with noise, and `noise_multiplier` is 0.",
+            why="Nothing of such a run is private.",
+            fix="Leave `holdout` out, and pass test data.",
+        )
+    if (config.sampling, config.neighbours) == _COUNTED:
+        raise InputError(
+            "Records are kept aside of reshuffled batches, for add-remove neighbours.",
+            why="Each record is kept aside by a coin of its own then, and how many remain to be dealt into batches is "
+            "secret.",
+            fix="Use zero-out neighbours, or Poisson sampling.",
         )
 
 

@@ -19,7 +19,7 @@ from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import is_name
 from adadp.app.texts.methods import METHODS, parse_method
 from adadp.app.texts.schedules import parse_noise
-from adadp.app.train.planning import plan_of, refuse_large_delta, with_release_noise
+from adadp.app.train.planning import holdout_noise, plan_of, refuse_large_delta, with_release_noise
 from adadp.app.zoo import find
 from adadp.errors import InputError
 from adadp.methods import Method
@@ -52,6 +52,7 @@ def resolve(config: TrainConfig) -> RunSpec:
     if own:
         stages = _with_bounds(stages, config)
     stages = with_release_noise(stages, draft)
+    draft.holdout_noise = holdout_noise(draft)
     if stages or draft.features:
         draft.features = features_text(stages)
     recipe = _with_defaults(recipe_for(OWN if own else draft.data, stages), method)
@@ -68,7 +69,7 @@ def fitted(spec: RunSpec, asked: TrainConfig, records: int) -> RunSpec:
     chosen = spec.config.batch_size
     if asked.batch_size is not None or not isinstance(chosen, int) or public_records(asked) is not None:
         return spec
-    batch_size = max(1, (records - (asked.validation or 0)) // 4)
+    batch_size = max(1, (records - asked.kept_aside(records)) // 4)
     return spec if chosen <= batch_size else resolve(asked.replace(batch_size=batch_size))
 
 
@@ -175,7 +176,7 @@ def training_records(config: TrainConfig) -> int:
             why="Planning reads no data, and the noise follows from the share of the records that is in a batch.",
             fix="Pass `records`, a public number.",
         )
-    kept = config.validation or 0
+    kept = config.kept_aside(records)
     if kept >= records:
         raise InputError(
             f"{kept} validation records are to be kept aside, and there are {records}.",
@@ -232,7 +233,7 @@ def _epochs(config: Draft) -> int | None:
     if isinstance(config.steps, int) and isinstance(config.batch_size, int) and config.batch_size_schedule is None:
         return -(-config.steps // -(-records // config.batch_size))
     spec = RunSpec.of(TrainConfig(**vars(config)))  # batches that change: only a plan counts their epochs
-    return plan_of(spec, records - (config.validation or 0)).epochs
+    return plan_of(spec, records - spec.config.kept_aside(records)).epochs
 
 
 def _with_defaults(recipe: Recipe, method: Method) -> Recipe:

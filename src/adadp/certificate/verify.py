@@ -185,9 +185,11 @@ class _Finished:
         if min(done, lost) < 0 or done + lost > self.certificate["plan"]["steps"] or due > charged:
             raise InputError(f"{done} steps done and {lost} lost do not agree with {charged} charges.")
         ahead = [(event, count) for event, count in planned.items() if isinstance(event, GaussianRelease)]
-        unpaid = [describe(event) for event, count in ahead if charges.get(event, 0) < count]
-        if unpaid and self._search is None and (self.path / "features.safetensors").exists():
-            raise InputError(f"What the features released was not charged: {unpaid[0]}.")
+        files = {False: "features.safetensors", True: "holdout.json"}
+        unpaid = [event for event, count in ahead if charges.get(event, 0) < count]
+        unpaid = [event for event in unpaid if (self.path / files[event.held_out]).exists()]
+        if unpaid and self._search is None:
+            raise InputError(f"What is in {files[unpaid[0].held_out]} was not charged: {describe(unpaid[0])}.")
         return f"{charged} in the ledger, none beyond the plan"
 
     def epsilon(self) -> str:
@@ -347,7 +349,8 @@ class _Finished:
 def _planned_releases(plan: Mapping[str, Any], steps: int) -> dict[Event, int]:
     """The releases that ``plan`` lists, if they are those of its numbers for ``steps`` steps."""
     planned = {from_json(each["event"]): each["count"] for each in plan["releases"]}
-    before = [event for event, count in planned.items() if isinstance(event, GaussianRelease) for _ in range(count)]
+    ahead = [event for event, count in planned.items() if isinstance(event, GaussianRelease) for _ in range(count)]
+    before, held = ([event for event in ahead if event.held_out is aside] for aside in (False, True))
     sampled = {event: count for event, count in planned.items() if not isinstance(event, GaussianRelease)}
     rate = plan["batch_size"] / plan["records"]
     drawn = [_opened(event) for event in sampled]
@@ -356,6 +359,7 @@ def _planned_releases(plan: Mapping[str, Any], steps: int) -> dict[Event, int]:
         "neighbours": any(event.neighbours.value != plan["neighbours"] for event in planned),
         "before": sorted(event.noise_multiplier for event in before) != sorted(plan.get("before", [])),
         "replaced": "replaced" in plan and sorted(event.replaced for event in before) != sorted(plan["replaced"]),
+        "held": [event.noise_multiplier for event in held] != [plan[name] for name in ("held",) if name in plan],
         "steps": sum(sampled.values()) != _rounds(plan, steps) and not _varies(plan),
         "steps_per_epoch": plan["steps_per_epoch"] != -(-plan["records"] // plan["batch_size"]),
         "sampling_probability": plan["sampling_probability"] != rate,

@@ -62,6 +62,9 @@ def baseline(figures: Figures) -> str | None:
     low = figures["figures"].get("auroc", {}).get("low")
     if low is not None and low <= 0.5 and not even(figures):
         return "no better than guessing"
+    chosen = figures.get("threshold", 0.5) != 0.5  # then to find more is worth some accuracy
+    if chosen and (_value(figures, "recall") or 0) > (_value(figures, "false_alarms") or 0):
+        return None
     if right <= largest["records"]:
         return f"no better than always answering {largest['class']}"
     return None

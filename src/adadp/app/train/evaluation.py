@@ -114,9 +114,11 @@ class NumberRecords(TestRecords):
         figures = number_figures(targets, found, [each.name for each in self.aims], groups=self.asked.groups)
         return Evaluated("MAE", float(np.abs(targets - found).mean()), low=0.0), figures
 
-    def values(self, model: nn.Module) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def values(
+        self, model: nn.Module, at_once: int = _AT_ONCE
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The true values of every target, and those the model says, in columns."""
-        said = torch.cat([scores.detach().cpu().reshape(len(scores), -1) for _, scores in self.scored(model)])
+        said = torch.cat([scores.detach().cpu().reshape(len(scores), -1) for _, scores in self.scored(model, at_once)])
         true = self.labels.reshape(len(self.labels), -1)
         if not said.shape[1] == true.shape[1] == len(self.aims):
             raise InputError(

@@ -34,7 +34,7 @@ from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import clip_rule_text
 from adadp.app.texts.methods import method_text, parse_method
 from adadp.app.train.evaluation import Asked, Evaluate, Evaluation, check_pair, labelled, refuse_training_records
-from adadp.app.train.planning import with_release_noise
+from adadp.app.train.planning import holdout_noise, with_release_noise
 from adadp.app.train.result import TrainResult
 from adadp.app.train.run import Watch
 from adadp.app.train.session import tensors_of_data, train
@@ -111,6 +111,8 @@ def fit(
     ``evaluate``    a function of the model that returns a number from public data, or an ``Evaluation`` with a name
     ``validation``  for a noise schedule that follows looks: public (features, labels), or how many of ``data`` to keep
                     aside, which are private unless ``validation_public``
+    ``holdout``     (a setting) a share of ``data``, such as "10%", that is never trained on: the figures of the result
+                    on it are released once, in the end, with noise; of numbers within ``target_range``
     ``out``         folder to keep the run in; ``resume=True`` goes on with the run that is there, given the same data,
                     model and arguments
     ``watch``       a function that is called with the status of the run
@@ -178,6 +180,7 @@ def fit(
         validation=kept,
         **settings,
     )
+    config = config.replace(holdout_noise=holdout_noise(config)) if config.holdout is not None else config
     if any(stage.noise_multiplier is None for stage in released_stages(stages)):
         stages = with_release_noise(stages, config)
         config = config.replace(features=features_text(stages))
@@ -199,7 +202,6 @@ def fit(
             None if each is None else (extract(fixed, bound(each[0]), part="test", device=config.device), each[1])
             for each in (test, looked_at)
         )
-    asked = Asked() if groups is None else Asked(groups=Groups.of("group", list(groups)))
     return train(
         model,
         data,
@@ -216,7 +218,7 @@ def fit(
         example=example,
         input_shape=shape,
         watch=watch,
-        asked=asked,
+        asked=Asked() if groups is None else Asked(groups=Groups.of("group", list(groups))),
     )
 
 

@@ -47,7 +47,7 @@ def plan_of(spec: RunSpec, records: int) -> Plan:
             fix="Pass numbers; auto_batch_size and auto_steps of adadp.app.auto_size compute them.",
         )
     if config.records is not None:
-        records = config.records - (config.validation or 0)
+        records = config.records - config.kept_aside(config.records)
     if config.data == "python":  # whose records these are is not known; files of a user's own are checked when read
         refuse_large_delta(config, records)
     draft, has_length = _draft(spec, records)
@@ -112,6 +112,43 @@ def with_release_noise(stages: tuple[Stage, ...], config: TrainConfig | SimpleNa
             fix=f"Give it noise_multiplier, as in {lacking[0].name}:noise_multiplier=16, or pass `epsilon`.",
         )
     return tuple(stage.with_noise(_noise_for(stage, config)) if stage in lacking else stage for stage in stages)
+
+
+def holdout_noise(config: TrainConfig | SimpleNamespace) -> float | None:
+    """The noise of the figures of records that are kept aside, which cost what the whole run may cost.
+
+    Nobody trains on these records, so what their figures cost and what the training costs are not added.
+    """
+    if config.holdout is None or config.holdout_noise is not None:
+        return config.holdout_noise
+    relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
+    if config.rho is not None:
+        least = (2 if relation is Neighbours.REPLACE_ONE else 1) / math.sqrt(2 * config.rho)
+    elif config.epsilon is not None and config.delta is not None:
+        found = smallest_noise(
+            lambda noise_multiplier: GaussianRelease(noise_multiplier, relation, held_out=True),
+            epsilon=config.epsilon,
+            delta=config.delta,
+            accountant=accountant(config.accountant),
+        )
+        least = found.value
+    else:
+        raise InputError(
+            "The noise of the figures of records that are kept aside is not given.",
+            why="Without a target epsilon or rho nothing says how much of it is affordable.",
+            fix="Pass `holdout_noise`, or `epsilon` with `delta`.",
+        )
+    return float(f"{least * 1.001:.4g}")
+
+
+def _held_noise(spec: RunSpec) -> float | None:
+    if spec.config.holdout is not None and (spec.decay is not None or spec.method.choice is not None):
+        raise InputError(
+            f"Records are kept aside for figures, and {spec.method.name} chooses its noise during the run.",
+            why="The budget of such a run has no place for the figures.",
+            fix="Use another method, or leave `holdout` out.",
+        )
+    return holdout_noise(spec.config)
 
 
 def _noise_for(stage: ReleasedStage, config: TrainConfig | SimpleNamespace) -> float:
@@ -204,6 +241,7 @@ def _draft(spec: RunSpec, records: int) -> tuple[Plan, bool]:
         replaced=tuple(stage.replaced for stage in released),
         batch_size_schedule=batches,
         clip_norm_schedule=spec.clip_norm_schedule,
+        held=_held_noise(spec),
     )
     clips = spec.clip_norm_schedule
     if clips is None:

@@ -69,10 +69,14 @@ class TrainResult:
         """The mean over the classes of the share of their test records that is right; None where that is not known."""
         return None if self.confusion is None else ClassCounts.of(self.confusion).balanced_accuracy
 
+    holdout: dict[str, Any] | None = None
+    """The figures on records that were kept aside, released with noise; None where there are none."""
+
     @property
     def headline(self) -> str | None:
-        """The figure on the test data that does not mislead, in words; None without test data."""
-        return None if self.figures is None else headline(self.figures)
+        """The figure that does not mislead, in words: on the test data, or else on records kept aside; or None."""
+        figures = self.holdout if self.figures is None else self.figures
+        return None if figures is None else headline(figures)
 
     def describe(self) -> str:
         """The certificate in plain words."""

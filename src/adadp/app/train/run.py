@@ -31,6 +31,7 @@ from adadp.app.train.evaluation import (
     NumberRecords,
     share_right,
 )
+from adadp.app.train.holdout import Holdout, note_on
 from adadp.app.train.planning import measured_notes, note_on_processes, notes_of
 from adadp.app.train.rehearsal import refuse_broken, rehearse
 from adadp.app.train.result import Status, TrainResult
@@ -64,6 +65,7 @@ class Run:
         looks: Looks | None = None,
         budget: Filter | None = None,
         scheduled: Scheduled | None = None,
+        holdout: Holdout | None = None,
     ) -> None:
         """``looks`` and ``budget`` belong to noise that is chosen on the way: who chooses it, and what it may spend."""
         check_noise(optimizer, private)
@@ -73,7 +75,9 @@ class Run:
         self.config = config = spec.config
         self.model = private.model
         self.average = None if config.ema is None else WeightAverage(self.model, config.ema)
-        self.looks, self.budget = looks, budget
+        self.looks, self.budget, self.holdout = looks, budget, holdout
+        self.held_out: dict[str, Any] | None = None
+        """What was released of records that were kept aside."""
         self.board: Board | None = None
         self.folder, self.evaluate, self.watch = folder, evaluate, watch
         self.rate = spec.lr
@@ -96,6 +100,13 @@ class Run:
     def plan(self) -> Plan:
         """The plan; of noise that is chosen on the way, as far as it is known."""
         return self.private.plan
+
+    @property
+    def held(self) -> Tensor | None:
+        """Which records are kept aside. Sensitive."""
+        if self.holdout is not None:
+            return self.holdout.held
+        return None if self.looks is None else self.looks.held
 
     @property
     def elapsed(self) -> float:
@@ -300,6 +311,7 @@ class Run:
                 lost=self.lost,
                 processes=self.processes,
                 looks=self.looks,
+                held=self.held,
                 average=self.average,
                 scheduled=self.scheduled,
             )
@@ -319,6 +331,8 @@ class Run:
             notes = [*notes, self.average.note]
         if self.scheduled is not None:
             notes = [*notes, self.scheduled.note]
+        if self.holdout is not None:
+            self.held_out = self.holdout.release(self.private, self.folder)
         about = note_on_processes(self.processes, self.plan, exact=self.private.exact)
         notes = [*notes, *about, *notes_of(self.spec, self.plan)]
         certificate, confusion, out, self.accuracy, self.evaluation, self.figures = self.ranks.from_first(
@@ -336,6 +350,7 @@ class Run:
             confusion,
             evaluation=self.evaluation,
             figures=self.figures,
+            holdout=None if self.held_out is None else self.held_out["figures"],
         )
 
     def _certified(
@@ -368,7 +383,7 @@ class Run:
             steps_done=self.private.step - self.lost,
             steps_lost=self.lost,
             record_unit=record_unit,
-            notes=[*self.private.notes, *notes, *measured_notes(self.figures)],
+            notes=[*self.private.notes, *notes, *measured_notes(self.figures), *note_on(self.held_out)],
             learned=learned,
             encoder=encoder,
             budget=self.budget,

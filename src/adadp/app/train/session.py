@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils._pytree import tree_map
 
 from adadp.app.compiled_passes import CompiledPasses
 from adadp.app.config import TrainConfig
@@ -25,7 +24,6 @@ from adadp.app.losses import (
     find_loss,
     in_half_precision,
     inputs_and_labels,
-    is_of_numbers,
     is_tokens,
     with_classes,
 )
@@ -38,21 +36,18 @@ from adadp.app.train.evaluation import (
     Asked,
     Evaluate,
     Evaluation,
-    LabelledRecords,
-    NumberRecords,
-    accuracy_on,
     check_pair,
     named,
-    numbers_on,
 )
 from adadp.app.train.feature_release import Preparation
+from adadp.app.train.measuring import Measured
 from adadp.app.train.planning import filter_of, plan_of, planned_budget
 from adadp.app.train.rehearsal import refuse_broken
 from adadp.app.train.result import TrainResult
-from adadp.app.train.run import Measure, Run, Watch
+from adadp.app.train.run import Run, Watch
 from adadp.app.train.stopping import stop_requests
 from adadp.app.train.tensorboard import Board, check_board
-from adadp.app.train.validation_noise import HELD, HeldOut, Looks, hold_out
+from adadp.app.train.validation_noise import HELD, HeldOut, hold_out
 from adadp.errors import InputError, LedgerCorrupt
 from adadp.gradients.model_checks import plain_model
 from adadp.input_bound import InputBound
@@ -62,8 +57,6 @@ from adadp.ranks import Ranks, code_digest, joined, together
 from adadp.records import Data, Records, Stored, in_memory
 from adadp.sampling import sampler
 from adadp.step import DEFAULT_MEMORY, PrivateGradients
-
-Measured = TypeVar("Measured", LabelledRecords, NumberRecords)
 
 _AT_ONCE = 1 << 20
 """Labels on disk that are looked at at once."""
@@ -119,21 +112,19 @@ def train(
     chosen = find_loss(loss)
     whole = _Whole.of(spec, input_shape, data, device)
     held = _held_out(data, config, folder, ranks)
-    if held is not None:
-        data, validation = held.train, (held.validation[0], held.validation[-1])
-    decay = _decay_of(spec, validation)
+    data, validation = (data, validation) if held is None else (held.train, (held.validation[0], held.validation[-1]))
+    decay = _decay_of(spec, None if config.holdout is not None else validation)
     preparation, data, test, validation = _prepared(spec, data, test, validation)
     whole = replace(whole, preparation=preparation)
     records = Records(data, device, dtype, None if whole.stages else InputBound.of(config.input_bound))
     public = None if example is None else Records(example, device, dtype, records.bound)
     classes = classes_of(model, chosen, records.example(), None if public is None else public.example())
-    if classes is not None:
-        for labels in _labels_by_part(records):
-            check_labels(labels, classes, "training", ignored=is_tokens(chosen))
+    _check_all_labels(records, classes, chosen)
     chosen = with_classes(chosen, weights=config.weights, offsets=config.offsets, classes=classes)
-    asked = replace(asked, threshold=config.threshold)
-    measured = _Measured(model, chosen, classes, device, dtype, records.bound, asked)
+    judged = replace(asked, threshold=config.threshold)
+    measured = Measured(model, chosen, classes, device, dtype, records.bound, judged)
     measure = measured.by(test, None if evaluate is None else _of_records(named(evaluate), whole))
+    holdout = measured.holdout(validation, held, config)
     plan = plan_of(spec, len(records) if held is None else held.records)
     looks = None if decay is None else measured.looks(decay, validation, config.validation, held)
     refuse_broken(model, "before the first step", "Nothing was spent.")
@@ -168,6 +159,7 @@ def train(
             looks=looks,
             budget=budget,
             scheduled=scheduled,
+            holdout=holdout,
         )
         if resume:
             run.resume()
@@ -290,6 +282,12 @@ class _Place:
         return self._begun(folder.ledger_path)
 
 
+def _check_all_labels(records: Records, classes: int | None, loss: Loss) -> None:
+    if classes is not None:
+        for labels in _labels_by_part(records):
+            check_labels(labels, classes, "training", ignored=is_tokens(loss))
+
+
 def _labels_by_part(records: Records) -> Iterator[Any]:
     """The labels of ``records``; none of a ``Dataset`` and of tables on disk, which would be read as a whole."""
     columns = records.columns
@@ -305,7 +303,7 @@ def _labels_by_part(records: Records) -> Iterator[Any]:
 
 def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None, ranks: Ranks) -> HeldOut | None:
     """The records that are kept aside, the same ones as before where the run goes on."""
-    if config.validation is None:
+    if config.validation is None and config.holdout is None:
         return None
     relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
     found = None if folder is None else folder.load_checkpoint()
@@ -407,10 +405,6 @@ def _device(name: str) -> torch.device:
         ) from error
 
 
-def _nothing_right(model: nn.Module) -> float:  # noqa: ARG001
-    return 0.0
-
-
 @dataclass(frozen=True)
 class _Whole:
     """What makes of a network a model that takes records as they come: not in their range, and without features."""
@@ -457,81 +451,3 @@ class _Zeros(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         return torch.zeros(len(values), *self._shape, device=values.device)
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """A model, and how the records it is tried on come to it."""
-
-    model: nn.Module
-    loss: Loss
-    classes: int | None
-    device: torch.device
-    dtype: torch.dtype | None
-    bound: InputBound
-    asked: Asked
-
-    def by(self, test: tuple[Tensor, Tensor] | None, evaluation: Evaluation | None) -> Measure | None:
-        """How to look at the model; it has been tried once when this returns."""
-        if evaluation is None and test is None:
-            lacking = "threshold" if self.asked.threshold is not None else "groups"
-            if self.asked.threshold is not None or self.asked.groups is not None:
-                raise InputError(
-                    f"`{lacking}` is given, and the model is not looked at.",
-                    why="It would be ignored.",
-                    fix="Give public test data, or leave it out.",
-                )
-            return None
-        if evaluation is None and test is not None:
-            return self.numbers(test) if is_of_numbers(self.loss) else self.accuracy(test)
-        if test is not None:
-            raise InputError(
-                "Both test and evaluate are given.", why="A model is judged by one of them.", fix="Leave one out."
-            )
-        assert evaluation is not None
-        evaluation(self.model)
-        return evaluation
-
-    def numbers(self, test: tuple[Tensor, Tensor]) -> NumberRecords:
-        """The errors on ``test``; the model has been tried on one record when this returns."""
-        measure = numbers_on(test, self.loss, self.device, self.dtype, bound=self.bound, asked=self.asked)
-        return self._tried(measure, replace(measure, features=_first(test[0]), labels=test[1][:1]).values)
-
-    def accuracy(self, test: tuple[Tensor, Tensor]) -> LabelledRecords:
-        """The accuracy on ``test``; it has been tried on one record when this returns."""
-        measure = self._accuracy(test)
-        return self._tried(measure, replace(measure, features=_first(test[0]), labels=test[1][:1]))
-
-    def _tried(self, measure: Measured, on_one: Callable[[nn.Module], object]) -> Measured:
-        """``measure``, when ``on_one`` record of it has been tried."""
-        try:
-            on_one(self.model)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise InputError(
-                f"The model cannot be tried on the test data: {error}",
-                fix="Give the test records the shape and dtype of the training records.",
-            ) from error
-        return measure
-
-    def looks(
-        self,
-        decay: ValidationDecay,
-        validation: tuple[Tensor, Tensor] | None,
-        public_size: int | None,
-        held: HeldOut | None,
-    ) -> Looks:
-        """The looks of a validation schedule at ``validation``, which ``_decay_of`` has found to be there."""
-        assert validation is not None
-        size = len(validation[1])
-        empty = not size and held is not None  # no coin kept a record aside
-        look: Evaluate = _nothing_right if empty else self.accuracy(validation)
-        return Looks(decay, look, true_size=size, size=public_size or size, held=None if held is None else held.held)
-
-    def _accuracy(self, test: tuple[Tensor, Tensor]) -> LabelledRecords:
-        asked = self.asked
-        return accuracy_on(test, self.loss, self.classes, self.device, self.dtype, bound=self.bound, asked=asked)
-
-
-def _first(features: Any) -> Any:
-    """The first record."""
-    return tree_map(lambda part: part[:1], features)
