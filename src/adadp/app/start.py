@@ -133,7 +133,13 @@ def run_on(
     config = spec.config
     assert config.model is not None
     inputs = records.inputs
-    model = build_model(config.model, input_shape=records.shape, classes=inputs.outputs, seed=_initial_seed(config))
+    model = build_model(
+        config.model,
+        input_shape=records.shape,
+        classes=inputs.outputs,
+        seed=_initial_seed(config),
+        numbers=bool(inputs.targets),
+    )
     speaks = model.unit if isinstance(model, NextToken) else None
     test = None if records.test is None or speaks is None else bits_on(records.test[0], speaks)
     return train(

@@ -7,6 +7,7 @@
     more classes, about as frequent               accuracy
     more classes, some much rarer                 balanced accuracy
     numbers                                       MAE and R^2 (of several targets, of each)
+    any of these, with noise                      the same with its interval, in place of R^2
     ...that beats no constant answer              that it does not, first
 
 Classes are about as frequent if the largest has at most 1.5 times its share among equal ones: 75 % of two.
@@ -50,7 +51,7 @@ def even(figures: Figures) -> bool:
 def baseline(figures: Figures) -> str | None:
     """That a constant answer does as well, if it does; None where the model is better."""
     if figures["kind"] == "numbers":
-        worse = [each["target"] for each in figures["targets"] if not (_value(each, "r2") or 0) > 0]
+        worse = [each["target"] for each in figures["targets"] if not _at_best(figures, each, "r2") > 0]
         if not worse:
             return None
         of = "" if len(figures["targets"]) == 1 else f" of {', '.join(worse[:_MOST_NAMED])}"
@@ -58,7 +59,7 @@ def baseline(figures: Figures) -> str | None:
     largest = max(figures["classes"], key=lambda each: each["records"])
     if sum(each["records"] > 0 for each in figures["classes"]) < 2:
         return f"nothing to tell apart: all records are of class {largest['class']}"
-    right = round((_value(figures, "accuracy") or 0) * figures["records"])
+    right = round(_at_best(figures, figures, "accuracy") * sum(each["records"] for each in figures["classes"]))
     low = figures["figures"].get("auroc", {}).get("low")
     if low is not None and low <= 0.5 and not even(figures):
         return "no better than guessing"
@@ -72,6 +73,10 @@ def baseline(figures: Figures) -> str | None:
 
 def headline(figures: Figures) -> str:
     """The figure that counts, after what a constant answer does if that is as good; begins with a small letter."""
+    if figures.get("noisy") and any(
+        _value(each, leading(figures)[0]) is None for each in figures.get("targets", [figures])
+    ):
+        return "too few records were kept aside for a figure"
     worse = baseline(figures)
     said = _leading(figures)
     if worse is None:
@@ -134,15 +139,32 @@ def _leading(figures: Figures) -> str:
         parts = []
         for each in figures["targets"][:_MOST_NAMED]:
             of = "" if len(figures["targets"]) == 1 else f" of {each['target']}"
-            parts.append(f"MAE{of} {written('mae', _value(each, 'mae'))} (R² {written('r2', _value(each, 'r2'))})")
+            about = f"R² {written('r2', _value(each, 'r2'))}"
+            parts.append(f"MAE{of} {written('mae', _value(each, 'mae'))} ({_bar(figures, each, 'mae') or about})")
         return ", ".join(parts)
     name, *others = leading(figures)
     if name == "accuracy":
-        return f"{_percent(_value(figures, name))} of the {'held-out' if figures.get('noisy') else 'test'} set right"
+        bar = _bar(figures, figures, name)
+        set_of = f"held-out records right ({bar})" if bar else "test set right"
+        return f"{_percent(_value(figures, name))} of the {set_of}"
+    bar = _bar(figures, figures, name)
     said = f"{NAMES[name] if name == 'auroc' else NAMES[name].lower()} {written(name, _value(figures, name))}"
+    said += f" ({bar})" if bar else ""
     if others:
         said += f", {_percent(_value(figures, 'recall'))} of class {figures['classes'][1]['class']} found"
     return said
+
+
+def _bar(figures: Figures, holder: Mapping[str, Any], name: str) -> str:
+    """The interval of a figure with noise, which is never said without; empty for figures without noise."""
+    return interval(name, holder["figures"][name]) if figures.get("noisy") else ""
+
+
+def _at_best(figures: Figures, holder: Mapping[str, Any], name: str) -> float:
+    """A figure as it is; one with noise as the better end of its interval: chance alone does not call a model bad."""
+    figure = holder["figures"].get(name, {})
+    found = figure.get("high") if figures.get("noisy") else figure.get("value")
+    return float("inf") if found is None and figures.get("noisy") else found or 0.0
 
 
 def _value(holder: Mapping[str, Any], name: str) -> float | None:
