@@ -75,7 +75,7 @@ class TrainedModel:
         return torch.cat(parts) if parts else torch.zeros(0, len(self.targets) or len(self.class_names))
 
     def predict(self, records: Tensor) -> Tensor:
-        """The class of each record, the most probable one or by threshold, as a number; ``class_names`` has its name."""
+        """The class of each record by its number: the most probable one, or by threshold; ``class_names`` has names."""
         said, threshold = self.probabilities(records), self.config.threshold
         return said.argmax(1) if threshold is None else (said[:, 1] > threshold).long()
 

@@ -55,11 +55,13 @@ class Measured:
     bound: InputBound
     asked: Asked
 
-    def by(self, test: tuple[Tensor, Tensor] | None, evaluation: Evaluation | None) -> Measure | None:
+    def by(
+        self, test: tuple[Tensor, Tensor] | None, evaluation: Evaluation | None, *, kept_aside: bool
+    ) -> Measure | None:
         """How to look at the model; it has been tried once when this returns."""
         if evaluation is None and test is None:
-            lacking = "threshold" if self.asked.threshold is not None else "groups"
-            if self.asked.threshold is not None or self.asked.groups is not None:
+            lacking = "groups" if self.asked.groups is not None else "threshold"
+            if self.asked.groups is not None or (self.asked.threshold is not None and not kept_aside):
                 raise InputError(
                     f"`{lacking}` is given, and the model is not looked at.",
                     why="It would be ignored.",

@@ -67,11 +67,14 @@ def plan_of(spec: RunSpec, records: int) -> Plan:
         _check_certifiable(draft, config)
         return draft
     refuse_spent(draft, target)
+    trained = replace(draft, held=None)  # what is released of records kept aside is within the target by itself
     if not has_length:
-        return _longest(draft, noise.known(), target)
-    if noise.unknown == "k":
-        return draft.with_noise(noise.closed(_fastest(draft, noise, target)))
-    return scaled_to(draft, target)
+        trained = _longest(trained, noise.known(), target)
+    elif noise.unknown == "k":
+        trained = trained.with_noise(noise.closed(_fastest(trained, noise, target)))
+    else:
+        trained = scaled_to(trained, target)
+    return replace(trained, held=draft.held)
 
 
 def refuse_large_delta(config: TrainConfig | SimpleNamespace, records: int) -> None:

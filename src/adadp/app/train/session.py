@@ -123,7 +123,9 @@ def train(
     chosen = with_classes(chosen, weights=config.weights, offsets=config.offsets, classes=classes)
     judged = replace(asked, threshold=config.threshold)
     measured = Measured(model, chosen, classes, device, dtype, records.bound, judged)
-    measure = measured.by(test, None if evaluate is None else _of_records(named(evaluate), whole))
+    measure = measured.by(
+        test, None if evaluate is None else _of_records(named(evaluate), whole), kept_aside=config.holdout is not None
+    )
     holdout = measured.holdout(validation, held, config)
     plan = plan_of(spec, len(records) if held is None else held.records)
     looks = None if decay is None else measured.looks(decay, validation, config.validation, held)
