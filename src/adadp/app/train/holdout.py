@@ -102,8 +102,8 @@ class Holdout:
             released = permit.gaussian({_SUMS: mine}, self.l2_bound, step=0, purpose=_PURPOSE)[_SUMS]
             content["sums"] = [float(f"{each:.10g}") for each in released.double().tolist()]
             content |= {"figures": figures_of(content), "text": text_of(content)}
-        if folder is not None:
-            ranks.from_first("saving held-out figures", lambda: folder.write_holdout(content))
+        # Of several processes only the first has the folder.
+        ranks.from_first("saving held-out figures", lambda: None if folder is None else folder.write_holdout(content))
         return content
 
     def sums(self, model: nn.Module) -> Tensor:
