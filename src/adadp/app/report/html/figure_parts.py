@@ -8,7 +8,7 @@ from typing import Any
 from adadp.app.figures.headline import NAMES, baseline, interval, leading, written
 from adadp.app.figures.measured import LEVEL
 from adadp.app.report.html.formatting import unbroken, whole
-from adadp.app.report.html.page import Axis, Chart, Figure, Part, Section, Series, Table, Tone, Words
+from adadp.app.report.html.page import Axis, Chart, Figure, Part, Section, Series, Table, Tone
 
 Figures = Mapping[str, Any]
 
@@ -19,14 +19,14 @@ _WORDS = {
     "balanced_accuracy": "mean over the classes of the share that is found",
     "auroc": "chance that a record of the class scores above one that is not",
     "auprc": "mean precision over the records of the class",
-    "log_loss": "mean minus log of the probability of what was true; 0 is best",
-    "brier": "mean squared error of the probabilities; 0 is best",
+    "log_loss": "mean minus log of the probability of what was true (0 is best)",
+    "brier": "mean squared error of the probabilities (0 is best)",
     "recall": "share of the class that is found",
     "precision": "share that is right of what is called so",
     "false_alarms": "share of the other class that is called so",
     "mae": "mean distance",
     "rmse": "root of the mean squared distance",
-    "r2": "1 is best; 0 is as good as always answering the mean",
+    "r2": "share of the variance explained (0 is as good as always answering the mean)",
 }
 
 
@@ -50,8 +50,9 @@ def figures_section(figures: Figures, title: str, text: str, name: str) -> Secti
     """All figures of ``figures``; its charts are called by ``name``."""
     parts: list[Part] = []
     if figures["kind"] == "numbers":
+        several = len(figures["targets"]) > 1
         for each in figures["targets"]:
-            parts.append(_table(each["figures"], each["target"] if len(figures["targets"]) > 1 else "Figure"))
+            parts.append(_table(each["figures"], each["target"] if several else "Figure", wide=not several))
     else:
         parts += [_table(figures["figures"], "Figure"), *_by_class(figures)]
     parts += _groups(figures)
@@ -59,13 +60,12 @@ def figures_section(figures: Figures, title: str, text: str, name: str) -> Secti
     return Section(title, tuple(parts), unbroken(text))
 
 
-def _table(figures: Mapping[str, Mapping[str, float | None]], head: str) -> Table:
+def _table(figures: Mapping[str, Mapping[str, float | None]], head: str, *, wide: bool = False) -> Table:
     rows = tuple(
-        (NAMES[name], written(name, each["value"]), interval(name, each) or "-", _WORDS[name])
-        for name, each in figures.items()
+        (NAMES[name], written(name, each["value"]), interval(name, each) or "-") for name, each in figures.items()
     )
-    columns = (head, "Value", f"{100 * LEVEL:.0f} % interval", "What it is")
-    return Table(columns, rows, wide=True, last="prose")
+    legend = "; ".join(f"{NAMES[name]}: {_WORDS[name]}" for name in figures)
+    return Table((head, "Value", f"{100 * LEVEL:.0f} % interval"), rows, f"{legend}.", wide=wide)
 
 
 def _by_class(figures: Figures) -> list[Part]:
@@ -139,11 +139,9 @@ def _charts(figures: Figures, name: str) -> list[Part]:
             "One point for each threshold. Guessing has the share of the class as its precision.",
         ),
     ]
-    if len(curves["calibration"]) < 2:
-        return [
-            *found,
-            Words(("All probabilities lie in one tenth, so there is no calibration curve.",), "Calibration"),
-        ]
+    if len(curves["calibration"]) < 2:  # all probabilities are alike
+        return found
+    sizes = ", ".join(f"{whole(round(row[2]))} at {100 * row[0]:.0f} %" for row in curves["calibration"])
     calibrated = Chart(
         f"{name}calibration",
         f"Calibration: what a probability of {positive['class']} means",
@@ -151,12 +149,10 @@ def _charts(figures: Figures, name: str) -> list[Part]:
         axes["said"],
         axes["happened"],
         (_line("the model", [row[:2] for row in curves["calibration"]]), ideal),
-        "Records in ten classes of the probability that was said for them.",
+        f"Each point stands for records of similar probability: {sizes}.",
+        wide=True,
     )
-    sizes = tuple(
-        (f"{100 * row[0]:.1f} %", f"{100 * row[1]:.1f} %", whole(round(row[2]))) for row in curves["calibration"]
-    )
-    return [*found, calibrated, Table(("Probability said", "Share that was so", "Records"), sizes)]
+    return [*found, calibrated]
 
 
 def _line(name: str, points: list[list[float]]) -> Series:
