@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from adadp.app.figures.headline import NAMES, baseline, interval, leading, written
@@ -64,16 +64,20 @@ def _table(figures: Mapping[str, Mapping[str, float | None]], head: str, *, wide
     rows = tuple(
         (NAMES[name], written(name, each["value"]), interval(name, each) or "-") for name, each in figures.items()
     )
-    legend = "; ".join(f"{NAMES[name]}: {_WORDS[name]}" for name in figures)
-    return Table((head, "Value", f"{100 * LEVEL:.0f} % interval"), rows, f"{legend}.", wide=wide)
+    return Table((head, "Value", f"{100 * LEVEL:.0f} % interval"), rows, _legend(figures) if wide else "", wide=wide)
+
+
+def _legend(figures: Iterable[str]) -> str:
+    """What the figures are."""
+    return "; ".join(f"{NAMES[name]}: {_WORDS[name]}" for name in figures) + "."
 
 
 def _by_class(figures: Figures) -> list[Part]:
     classes = [each for each in figures["classes"] if each["records"] > 0]
-    caption = ""
+    caption = _legend(figures["figures"])
     if len(classes) > _MOST_ROWS:
         classes = sorted(classes, key=lambda each: each["recall"] or 0.0)[:_MOST_ROWS]
-        caption = f"The {_MOST_ROWS} classes of which the smallest share is found."
+        caption = f"The {_MOST_ROWS} classes of which the smallest share is found. {caption}"
     rows = tuple(
         (
             each["class"],
