@@ -288,7 +288,7 @@ class TrainConfig:
         unset="by the targets",
     )
     class_weights: str | None = training(
-        None, help="What the loss of a record of each class is multiplied by, before clipping: 1,10.", check=_numbers
+        None, help="What the loss of a record of each class is multiplied by, over the largest: 1,10.", check=_numbers
     )
     class_priors: str | None = training(
         None,

@@ -184,8 +184,9 @@ def find_loss(loss: str | Loss) -> Loss:
 class ByClass:
     """``func``, a cross-entropy, with what is publicly known about the classes: every loss stays that of its record.
 
-    ``weights`` multiply the loss of a record of each class, and with it its gradient, before that is clipped: the
-    bound of the clip rule holds as it is, and a gradient that is clipped anyway keeps its length, whatever its weight.
+    ``weights``, over the largest of them, multiply the loss of a record of each class, and with it its gradient, before
+    that is clipped: the bound of the clip rule holds as it is. A weight above 1 would do nothing for a gradient that is
+    clipped anyway, as those of a rare class mostly are; one below 1 makes the others shorter.
     ``offsets`` are added to the scores in training alone (Menon et al. 2021): with the logarithms of the priors the
     model learns scores as if the classes were equally frequent.
     """
@@ -210,7 +211,7 @@ class ByClass:
         losses = self.func(shifted, inputs, labels)
         if self.weights is None:
             return losses
-        weights = torch.tensor(self.weights, device=losses.device, dtype=losses.dtype)
+        weights = torch.tensor(self.weights, device=losses.device, dtype=losses.dtype) / max(self.weights)
         return losses * weights[labels.long().reshape(len(losses))]
 
 
