@@ -128,7 +128,7 @@ def _only_resume(given: dict[str, Any], out: str | None, config_file: str | None
 
 
 def _show(result: TrainResult, as_json: bool) -> None:
-    from adadp.app.figures import headline, lines
+    from adadp.app.figures import lines
     from adadp.certificate.wording import stated
 
     plan, certificate = result.plan, result.certificate
@@ -138,7 +138,7 @@ def _show(result: TrainResult, as_json: bool) -> None:
             "test_accuracy": result.test_accuracy,
             "balanced_accuracy": result.balanced_accuracy,
             **({} if result.evaluation is None else {"evaluation": asdict(result.evaluation)}),
-            **({} if result.figures is None else {"headline": headline(result.figures)}),
+            "headline": result.headline,
             "delta": certificate["delta"],
             "noise_multiplier": plan.noise_multiplier_at(0),
             "steps": certificate["steps_done"],
@@ -157,6 +157,9 @@ def _show(result: TrainResult, as_json: bool) -> None:
         click.echo(f"Test accuracy {result.test_accuracy:.4f}.")
     elif result.evaluation is not None:
         click.echo(f"On the test data: {result.evaluation}.")
+    if result.holdout is not None:
+        for line in lines(result.holdout):
+            click.echo(line)
     click.echo(f"It took at most {result.seconds} s.")
     if result.out is not None:
         click.echo(
