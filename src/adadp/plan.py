@@ -38,6 +38,8 @@ class Plan:
     covariance of a projection; ``replaced`` is how far replacing a record moves each (``GaussianRelease.replaced``), 2
     where it is not given.
 
+    ``held`` is the noise multiplier of a release at the end of records that are kept aside and never trained on.
+
     ``batch_size_schedule``, if given, is the batch size over the epochs, and ``batch_size`` what it begins with; an
     epoch is then as many steps as batches of its size need. ``clip_norm_schedule`` is what the bound of the clip rule
     is multiplied by over the epochs. The noise is in proportion to the bound, so that the multiplier stays what
@@ -64,6 +66,7 @@ class Plan:
     keep_noise: bool = False
     choice: float | None = None
     adaptive: bool = False
+    held: float | None = None
     delta: float | None = field(default=None, compare=False)
     """That of the guarantee the plan was made for, if it was made for one."""
 
@@ -75,6 +78,8 @@ class Plan:
         multipliers = (checks.positive("before", each, why=_BEFORE) for each in self.before)
         object.__setattr__(self, "before", tuple(multipliers))
         object.__setattr__(self, "replaced", tuple(self.replaced) or (2.0,) * len(self.before))
+        if self.held is not None:
+            object.__setattr__(self, "held", checks.positive("held", self.held))
         if len(self.replaced) != len(self.before):
             raise InputError(
                 f"{len(self.before)} releases come before the first step; replaced has {len(self.replaced)} numbers.",
@@ -234,6 +239,11 @@ class Plan:
         relation, each = self.neighbours, zip(self.before, self.replaced, strict=True)
         return tuple(GaussianRelease(multiplier, relation, replaced) for multiplier, replaced in each)
 
+    def charges_after(self) -> tuple[Event, ...]:
+        """What must be charged after the last step: the release of records that were kept aside, if there is one."""
+        assert self.neighbours is not None
+        return () if self.held is None else (GaussianRelease(self.held, self.neighbours, held_out=True),)
+
     def release_at(self, step: int) -> Event:
         """What is released from the batch of ``step``: the gradient, and what the clip rule asks for beside it."""
         return self._release_of(step)
@@ -291,7 +301,7 @@ class Plan:
             steps = compose(*(Repeated(charge, count) for charge, count in counts.items()))
         else:
             steps = self.timetable.planned(self.steps, release_at)
-        return compose(*self.charges_before(), steps)
+        return compose(*self.charges_before(), steps, *self.charges_after())
 
     def _charged_by_epoch(self, noise: Schedule | None) -> bool:
         """Whether the steps of an epoch release the same from batches of one size, each charged by itself."""
@@ -331,6 +341,7 @@ class Plan:
             "keep_noise": self.keep_noise or None,
             "choice": self.choice,
             "adaptive": self.adaptive or None,
+            "held": self.held,
         }
         return plan | {name: value for name, value in unusual.items() if value is not None}
 

@@ -181,8 +181,11 @@ def test_every_field_counts_for_the_digest(name):
     base = TrainConfig("mnist", noise_multiplier=1.0, delta=1e-5, epochs=1, lr=0.1)
     looking = TrainConfig("mnist", epsilon=1.0, delta=1e-5, noise_schedule=NOISY, validation=5)
     public = TrainConfig("mnist", epsilon=1.0, delta=1e-5, noise_schedule=LOOKS)
-    by_unit = base.replace(unit="patient")
-    bases = {"rows_per_unit": by_unit, "validation": looking, "validation_public": public, "validation_data": public}
+    by_unit, aside = base.replace(unit="patient"), base.replace(holdout="10%")
+    bases = {
+        "rows_per_unit": by_unit, "holdout_noise": aside, "target_range": aside, "validation": looking,
+        "validation_public": public, "validation_data": public,
+    }  # fmt: skip
     others = {
         "model": "cnn", "epsilon": 1.0, "rho": 1.0, "steps": 3, "batch_size": 2, "clip_norm": 1.0,
         "lr_schedule": "uniform:s0=1",
@@ -192,8 +195,21 @@ def test_every_field_counts_for_the_digest(name):
         "device": "cuda", "records": 9, "allow_nonprivate": True, "noise_multiplier": 2.0, "validation_public": True,
         "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1, "keep_noise": True, "ema": 0.5, "tensorboard": True,
         "arithmetic": "exact", "precision": "bf16", "compile": True,
+        "class_weights": "1,7", "class_priors": "0.9,0.1", "threshold": 0.1, "holdout": "10%", "target_range": "0,3",
     }  # fmt: skip
-    texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data", "validation_data", "unit")
+    texts = (
+        "data",
+        "method",
+        "clip_rule",
+        "features",
+        "target",
+        "schema",
+        "test_data",
+        "validation_data",
+        "groups",
+        "loss",
+        "unit",
+    )
     base = bases.get(name, base)
     changed = base.replace(**{name: others.get(name, "other" if name in texts else 7)})
     assert getattr(changed, name) != getattr(base, name)

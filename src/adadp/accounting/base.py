@@ -99,7 +99,8 @@ def _placements(event: Event) -> Iterator[dict[Event, int]]:
     Neighbouring data sets differ in one record, which is in one part of each ``Disjoint``; what was released from the
     other parts is the same function of the same records. So the event is DP for the pair at hand as the composition of
     that part with everything else, and the worst case bounds all pairs. Charges of one ``Disjoint`` may have told the
-    parts apart anew each time: every combination is a case.
+    parts apart anew each time: every combination is a case. Records that are ``held_out`` are such a part: a record is
+    in what was released of them alone, or in all else.
     """
     counts = {part: count for part, count in flatten(event).items() if not is_silent(part)}
     parted = [(part, count) for part, count in counts.items() if isinstance(part, Disjoint)]
@@ -116,8 +117,10 @@ def _placements(event: Event) -> Iterator[dict[Event, int]]:
         for part, count in (item for each in itertools.chain(*chosen) for item in flatten(each).items()):
             if not is_silent(part):
                 case[part] = case.get(part, 0) + count
-        if case:  # a record in a part that tells nothing has nothing to lose
-            yield case
+        held = {part: count for part, count in case.items() if getattr(part, "held_out", False)}
+        for found in (held, {part: count for part, count in case.items() if part not in held}):
+            if found:  # a record in a part that tells nothing has nothing to lose
+                yield found
 
 
 def _worst(brackets: list[Bracket]) -> Bracket:

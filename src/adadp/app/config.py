@@ -27,6 +27,7 @@ model, method, clip rule) are checked there.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import shlex
@@ -115,9 +116,64 @@ def _schedule(name: str, value: str) -> str:
     return str(_parsed(name, value))
 
 
-GROUPS = ("Most used", "Privacy", "Noise and clipping", "Training", "Data of your own", "Validation", "Running")
+def _numbers(name: str, value: object, *, sum_to_one: bool = False) -> str:
+    """Numbers above 0 in one spelling: text with commas between them, or a list of them."""
+    given = value.split(",") if isinstance(value, str) else value
+    try:
+        found = [checks.positive(name, float(each)) for each in given]  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        found = []
+    if len(found) < 2 or (sum_to_one and abs(sum(found) - 1) > 0.01):
+        about = ", shares that sum to 1" if sum_to_one else ""
+        raise InputError(
+            f"`{name}` must be a number above 0 for each class{about}, got {value!r}.", fix="Write them as 0.95,0.05."
+        )
+    return ",".join(map(number_text, found))
+
+
+def _threshold(name: str, value: object) -> float:
+    if isinstance(value, str) or not 0 < (number := checks.positive(name, value)) < 1:
+        raise InputError(
+            f"`{name}` must be a number between 0 and 1 that is known ahead, got {value!r}.",
+            why="A threshold that is chosen by private records tells of them, and nothing here would charge for that.",
+            fix="Name a public number. The curves of the page show on public test data what other thresholds give.",
+        )
+    return number
+
+
+def _share(name: str, value: object) -> str:
+    """A share of the records as a percentage, given as that or as a number between 0 and 1."""
+    text_of = value.strip() if isinstance(value, str) else value
+    try:
+        percent = text_of.endswith("%") if isinstance(text_of, str) else False
+        share = float(text_of.rstrip("% ")) / (100 if percent else 1) if isinstance(text_of, str) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        share = math.nan
+    if isinstance(value, bool) or not 0 < share < 1:
+        raise InputError(
+            f"`{name}` must be a share of the records between 0 and 1, got {value!r}.", fix="Pass 10%, or 0.1."
+        )
+    return f"{number_text(round(100 * share, 10))}%"
+
+
+def _range(name: str, value: object) -> str:
+    ends = value.split(",") if isinstance(value, str) else value
+    try:
+        low, high = (float(each) for each in ends)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        low, high = math.nan, math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InputError(f"`{name}` must be two numbers, low below high, got {value!r}.", fix="Write them as 0,30.")
+    return f"{number_text(low)},{number_text(high)}"
+
+
+GROUPS = (
+    "Most used", "Privacy", "Noise and clipping", "Training", "Data of your own", "Figures", "Validation", "Running"
+)  # fmt: skip
 """The groups of settings, in the order they are shown in."""
-most_used, privacy, noise, training, own_data, validating, running = (partial(setting, group=name) for name in GROUPS)
+most_used, privacy, noise, training, own_data, measuring, validating, running = (
+    partial(setting, group=name) for name in GROUPS
+)
 
 
 @dataclass(frozen=True)
@@ -226,6 +282,20 @@ class TrainConfig:
         check=below(1, checks.positive),
     )
 
+    loss: str | None = training(
+        None,
+        help="For a table whose targets are numbers: mse, mae, huber:DELTA; poisson for counts.",
+        unset="by the targets",
+    )
+    class_weights: str | None = training(
+        None, help="What the loss of a record of each class is multiplied by, over the largest: 1,10.", check=_numbers
+    )
+    class_priors: str | None = training(
+        None,
+        help="Public shares of the classes: the model learns as if all were equally frequent: 0.95,0.05.",
+        check=partial(_numbers, sum_to_one=True),
+    )
+
     target: str | None = own_data(None, help="For a table: the column to learn.", unset="as the schema says")
     unit: str | None = own_data(
         None,
@@ -237,6 +307,23 @@ class TrainConfig:
     test_data: str | None = own_data(None, help="File of public records to measure the accuracy on.")
     input_bound: str | None = own_data(
         None, help="For npz: numbers are brought into [-B, B], or LOW,HIGH.", unset="1e6", check=_input_bound
+    )
+
+    threshold: float | None = measuring(
+        None, help="Probability from which on the second of two classes is said.", unset="0.5", check=_threshold
+    )
+    groups: str | None = measuring(None, help="For a table: the declared column whose groups are compared.")
+
+    holdout: str | None = measuring(
+        None,
+        help="Share of the training records to keep aside, such as 10%: figures on them are released with noise.",
+        check=_share,
+    )
+    holdout_noise: float | None = measuring(
+        None, help="Noise multiplier of these figures.", unset="by the target: all of it, as nobody trains on them"
+    )
+    target_range: str | None = measuring(
+        None, help="LOW,HIGH: public range of a target from Python, for figures of records kept aside.", check=_range
     )
 
     validation: int | None = validating(None, help="Training records to keep aside for a validation schedule.")
@@ -274,6 +361,7 @@ class TrainConfig:
         _check_privacy(self)
         _check_validation(self)
         _check_unit(self)
+        _check_holdout(self)
         if self.momentum and self.optimizer is not None and not OPTIMIZERS[self.optimizer]:
             raise InputError(
                 f"`momentum` is {self.momentum:g}, and the optimizer {self.optimizer} takes none.",
@@ -286,6 +374,32 @@ class TrainConfig:
                 why="A record is sampled with probability batch_size / records, which must not pass 1.",
                 fix="Pass a smaller `batch_size`, or a larger public number as `records`.",
             )
+
+    @property
+    def weights(self) -> tuple[float, ...] | None:
+        """``class_weights`` as numbers."""
+        return None if self.class_weights is None else tuple(map(float, self.class_weights.split(",")))
+
+    @property
+    def offsets(self) -> tuple[float, ...] | None:
+        """The logarithms of ``class_priors``, which the scores are shifted by in training."""
+        return (
+            None if self.class_priors is None else tuple(math.log(float(each)) for each in self.class_priors.split(","))
+        )
+
+    @property
+    def bounds_of_target(self) -> tuple[float, float] | None:
+        """``target_range`` as numbers."""
+        if self.target_range is None:
+            return None
+        low, high = self.target_range.split(",")
+        return float(low), float(high)
+
+    def kept_aside(self, records: int) -> int:
+        """How many of ``records`` are not trained on, or are expected not to be."""
+        if self.holdout is not None:
+            return max(1, round(float(self.holdout.rstrip("%")) / 100 * records))
+        return self.validation or 0
 
     def as_dict(self) -> dict[str, Any]:
         """The fields that are given, by name; those that are None are left out."""
@@ -488,6 +602,36 @@ def _check_unit(config: TrainConfig) -> None:
             why="Some rows of a unit would be trained on and others looked at, and a look at a unit with many rows "
             "would tell more than its noise hides.",
             fix="Pass public records as `validation_data`, or another noise schedule.",
+        )
+
+
+def _check_holdout(config: TrainConfig) -> None:
+    if config.holdout is None:
+        given = "holdout_noise" if config.holdout_noise is not None else "target_range"
+        if config.holdout_noise is not None or config.target_range is not None:
+            raise InputError(
+                f"`{given}` is given, and no records are kept aside.", why="It would be ignored.", fix="Pass `holdout`."
+            )
+        return
+    noise = None if config.noise_schedule is None else parse_noise(config.noise_schedule)
+    if isinstance(noise, ValidationDecay):
+        raise InputError(
+            "Records are kept aside for figures, and the noise follows validation records.",
+            why="The budget of noise that is chosen during the run has no place for the figures.",
+            fix="Use another noise schedule, or leave `holdout` out.",
+        )
+    if config.noise_multiplier == 0:
+        raise InputError(
+            "Records are kept aside for figures with noise, and `noise_multiplier` is 0.",
+            why="Nothing of such a run is private.",
+            fix="Leave `holdout` out, and pass test data.",
+        )
+    if (config.sampling, config.neighbours) == _COUNTED:
+        raise InputError(
+            "Records are kept aside of reshuffled batches, for add-remove neighbours.",
+            why="Each record is kept aside by a coin of its own then, and how many remain to be dealt into batches is "
+            "secret.",
+            fix="Use zero-out neighbours, or Poisson sampling.",
         )
 
 

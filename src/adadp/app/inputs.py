@@ -11,8 +11,12 @@ from torch import Tensor
 from adadp.app import zoo
 from adadp.app.config import TrainConfig
 from adadp.app.features import CacheKey, Shape
+from adadp.app.figures import Groups
 from adadp.app.owndata import OwnData, load_own
+from adadp.app.owndata.tabular import TableEncoder
+from adadp.app.targets import Target
 from adadp.app.units import ROWS_PER_UNIT, Units
+from adadp.errors import InputError
 
 Records = tuple[Tensor, Tensor]
 """Values and labels, one row per record."""
@@ -37,9 +41,15 @@ class Inputs:
     units: Units | None = None
     """Which rows of ``train`` belong together; None: each is a record."""
 
+    targets: tuple[Target, ...] = ()
+    """Those that are numbers."""
+    groups: Groups | None = None
+    """The groups of the test records."""
+
     @property
-    def classes(self) -> int:
-        return len(self.class_names)
+    def outputs(self) -> int:
+        """How many numbers the network says of a record: a score for each class, or one for each target."""
+        return len(self.targets) or len(self.class_names)
 
     @property
     def size(self) -> int:
@@ -72,6 +82,19 @@ def load_inputs(config: TrainConfig, *, own: bool) -> Inputs:
     )
 
 
+def _groups(data: OwnData, by: str | None) -> Groups | None:
+    """The groups of the test records by the column ``by``."""
+    if by is None:
+        return None
+    if not isinstance(data.encoder, TableEncoder) or data.test is None:
+        raise InputError(
+            "`groups` is given, and there is no table of test records.",
+            why="Groups are compared on public test data, by one of its columns.",
+            fix="Pass `test_data`, or leave `groups` out.",
+        )
+    return data.encoder.groups(data.test[0], by)
+
+
 def _load_own(config: TrainConfig, test_data: str | None) -> OwnData:
     return load_own(
         config.data,
@@ -86,6 +109,8 @@ def _load_own(config: TrainConfig, test_data: str | None) -> OwnData:
 def _own(data: OwnData, config: TrainConfig) -> Inputs:
     rows = ROWS_PER_UNIT if config.rows_per_unit is None else config.rows_per_unit
     return Inputs(
+        targets=data.encoder.targets,
+        groups=_groups(data, config.groups),
         train=data.train,
         test=data.test,
         class_names=data.class_names,

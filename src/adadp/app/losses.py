@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,9 @@ from adadp.gradients.model_checks import explain_single_value
 Loss = Callable[..., Tensor]
 """``loss(model, *batch)`` -> one number per record."""
 
+
+LARGEST_LOG = 30.0
+"""What the logarithm of a count counts as at most; e^30 is 1e13."""
 
 IGNORED = -100
 """The label of a place that has none, such as padding: as in torch and in transformers."""
@@ -78,6 +82,32 @@ def mean_squared_error(model: nn.Module, *batch: Any) -> Tensor:
     return losses.reshape(len(targets), -1).mean(1)
 
 
+def mean_absolute_error(model: nn.Module, *batch: Any) -> Tensor:
+    """Distance, averaged over the outputs of a record; its gradient does not grow with the distance."""
+    outputs, targets = scores_and_labels(model, batch)
+    losses = F.l1_loss(outputs, targets.reshape(outputs.shape).to(outputs.dtype), reduction="none")
+    return losses.reshape(len(targets), -1).mean(1)
+
+
+def huber(model: nn.Module, *batch: Any, delta: float = 1.0) -> Tensor:
+    """Half the squared error up to ``delta``, and the distance times ``delta`` beyond it (Huber 1964)."""
+    outputs, targets = scores_and_labels(model, batch)
+    aims = targets.reshape(outputs.shape).to(outputs.dtype)
+    losses = F.huber_loss(outputs, aims, reduction="none", delta=delta)
+    return losses.reshape(len(targets), -1).mean(1)
+
+
+def poisson(model: nn.Module, *batch: Any) -> Tensor:
+    """Minus the log likelihood of counts whose logarithm the model says: exp(output) - count * output.
+
+    The output counts as at most ``LARGEST_LOG``, so that no early step makes the exponential infinite.
+    """
+    outputs, counts = scores_and_labels(model, batch)
+    outputs = outputs.clamp(max=LARGEST_LOG)
+    losses = outputs.exp() - counts.reshape(outputs.shape).to(outputs.dtype) * outputs
+    return losses.reshape(len(counts), -1).mean(1)
+
+
 def token_classification(model: nn.Module, *batch: Any, per: str | float = "token") -> Tensor:
     """Cross-entropy of scores (records, places, classes) with a label for every place; places labelled -100 count not.
 
@@ -123,11 +153,15 @@ LOSSES: dict[str, Loss] = {
     "cross-entropy": cross_entropy,
     "binary-cross-entropy": binary_cross_entropy,
     "mse": mean_squared_error,
+    "mae": mean_absolute_error,
+    "huber": huber,
+    "poisson": poisson,
     "causal-lm": causal_lm,
     "token-classification": token_classification,
 }
 
 _OVER_PLACES = (causal_lm, token_classification)
+_OF_NUMBERS = (mean_squared_error, mean_absolute_error, huber, poisson)
 
 
 def find_loss(loss: str | Loss) -> Loss:
@@ -140,13 +174,72 @@ def find_loss(loss: str | Loss) -> Loss:
         number = float(per) if per.replace(".", "", 1).isdecimal() else 0.0
         if number > 0 or per in ("token", "sequence"):
             return partial(found, per=number or per)
+    if found is huber and per and per.replace(".", "", 1).isdecimal() and float(per) > 0:
+        return partial(huber, delta=float(per))
     if found is None or per:
         raise InputError(
             f"Unknown loss {loss!r}.",
             fix=f"Use one of {', '.join(LOSSES)}, or a function loss(model, *batch) of one number per record. After "
-            "causal-lm and token-classification may come :token, :sequence or a public number to divide by.",
+            "causal-lm and token-classification may come :token, :sequence or a public number to divide by; after "
+            "huber :DELTA, above 0.",
         )
     return found
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """``func``, a cross-entropy, with what is publicly known about the classes: every loss stays that of its record.
+
+    ``weights``, over the largest of them, multiply the loss of a record of each class, and with it its gradient, before
+    that is clipped: the bound of the clip rule holds as it is. A weight above 1 would do nothing for a gradient that is
+    clipped anyway, as those of a rare class mostly are; one below 1 makes the others shorter.
+    ``offsets`` are added to the scores in training alone (Menon et al. 2021): with the logarithms of the priors the
+    model learns scores as if the classes were equally frequent.
+    """
+
+    func: Loss
+    weights: tuple[float, ...] | None = None
+    offsets: tuple[float, ...] | None = None
+
+    def __call__(self, model: nn.Module, *batch: Any) -> Tensor:
+        """One loss per record."""
+        inputs, labels = inputs_and_labels(batch)
+        shift = torch.zeros(())
+        if self.offsets is not None:
+            offsets = torch.tensor(self.offsets, device=labels.device)
+            shift = offsets[1] - offsets[0] if self.func is binary_cross_entropy else offsets
+
+        def shifted(*values: Any, **named: Any) -> Tensor:
+            found = model(*values, **named)
+            scores: Tensor = getattr(found, "logits", found)
+            return scores if self.offsets is None else scores + shift
+
+        losses = self.func(shifted, inputs, labels)
+        if self.weights is None:
+            return losses
+        weights = torch.tensor(self.weights, device=losses.device, dtype=losses.dtype) / max(self.weights)
+        return losses * weights[labels.long().reshape(len(losses))]
+
+
+def with_classes(
+    loss: Loss, *, weights: tuple[float, ...] | None, offsets: tuple[float, ...] | None, classes: int | None
+) -> Loss:
+    """``loss`` with ``weights`` and ``offsets`` for each of its ``classes``; itself where there are none."""
+    if weights is None and offsets is None:
+        return loss
+    if loss not in (cross_entropy, binary_cross_entropy):
+        raise InputError(
+            "Class weights or class priors are given, and the loss is not for classes.",
+            why="They would be ignored.",
+            fix="Use the loss cross-entropy or binary-cross-entropy, or leave them out.",
+        )
+    for name, given in (("class_weights", weights), ("class_priors", offsets)):
+        if given is not None and len(given) != classes:
+            raise InputError(
+                f"`{name}` has {len(given)} numbers, and there are {classes} classes.",
+                fix="Give one number for each class, in the order of the classes.",
+            )
+    return ByClass(loss, weights, offsets)
 
 
 def in_half_precision(loss: Loss, device: torch.device) -> Loss:
@@ -165,9 +258,9 @@ def classes_of(model: nn.Module, loss: Loss, like: Sequence[Any], public: Sequen
     ``like`` is a batch of (inputs, labels) or a dict, of which only shapes and dtypes are used: the model is given
     zeros, or the inputs of ``public`` records.
     """
-    if loss is binary_cross_entropy:
+    if plain(loss) is binary_cross_entropy:
         return 2
-    if loss is not cross_entropy and not is_tokens(loss):
+    if plain(loss) is not cross_entropy and not is_tokens(loss):
         return None
     inputs, _ = inputs_and_labels(like if public is None else public)
     if public is None:
@@ -198,14 +291,39 @@ def classes_of(model: nn.Module, loss: Loss, like: Sequence[Any], public: Sequen
 
 def is_tokens(loss: Loss) -> bool:
     """Whether ``loss`` is for a class at every place of a record."""
-    return getattr(loss, "func", loss) is token_classification
+    return plain(loss) is token_classification
+
+
+def is_of_numbers(loss: Loss) -> bool:
+    """Whether ``loss`` is for targets that are numbers or counts."""
+    return plain(loss) in _OF_NUMBERS
+
+
+def is_of_counts(loss: Loss) -> bool:
+    """Whether the model says the logarithm of a count."""
+    return plain(loss) is poisson
+
+
+def plain(loss: Loss) -> Loss:
+    """``loss`` without options, weights and offsets."""
+    found: Loss = getattr(loss, "func", loss)
+    return found
 
 
 def classes_found(scores: Tensor, loss: Loss) -> Tensor:
     """The classes that scores tell, for a loss that ``classes_of`` knows."""
-    if loss is binary_cross_entropy:
+    if plain(loss) is binary_cross_entropy:
         return (scores > 0).long()
     return scores.argmax(-1 if is_tokens(loss) else 1)
+
+
+def probabilities_of(scores: Tensor, loss: Loss) -> Tensor:
+    """The probability of each class, in double precision, for a loss of one class per record."""
+    scores = scores.detach().cpu().double()
+    if plain(loss) is binary_cross_entropy:
+        positive = torch.sigmoid(scores.flatten())
+        return torch.stack([1 - positive, positive], dim=1)
+    return torch.softmax(scores, dim=1)
 
 
 def _shapes(inputs: Any) -> str:

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from adadp.app import zoo
 from adadp.app.config import TrainConfig
 from adadp.app.features import Shape, WithFeatures, parse_features, raw_bound, whole_module
+from adadp.app.figures import MOST_CLASSES, classes_figures, number_figures
 from adadp.app.inputs import load_inputs
 from adadp.app.language import NextToken
 from adadp.app.owndata import Encoder, array_features, encoder_from_json, is_own, own_path
 from adadp.app.runs import RunFolder
+from adadp.app.targets import Target
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError, RunError
 
@@ -41,25 +43,41 @@ class TrainedModel:
     encoder: Encoder | None
     """How files of the user's own become records; None for a data set of the catalogue."""
 
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """What it predicts, where that is numbers."""
+        return () if self.encoder is None else self.encoder.targets
+
+    def numbers(self, records: Tensor) -> Tensor:
+        """The predicted value of every target, in columns, for each record."""
+        outputs = self._outputs(records).reshape(len(records), -1)
+        return torch.stack([target.meant(outputs[:, place]) for place, target in enumerate(self.targets)], dim=1)
+
     def probabilities(self, records: Tensor) -> Tensor:
         """The probability of each class, for each record."""
+        if self.targets:
+            raise InputError("The run predicts numbers, which have no classes.", fix="Call numbers in place of it.")
         if isinstance(self.network, NextToken):
             raise InputError(
                 "The run trained a language model, which has no classes.",
                 fix="Draw texts from it with adadp.app.language.sample.",
             )
+        return torch.softmax(self._outputs(records), dim=1)
+
+    def _outputs(self, records: Tensor) -> Tensor:
         if tuple(records.shape[1:]) != self.input_shape:
             raise InputError(
                 f"The records have shape {tuple(records.shape[1:])}; the model takes {self.input_shape}.",
                 fix="Pass records in the shape the model was trained on, the records in dimension 0.",
             )
         with torch.inference_mode():
-            parts = [torch.softmax(self.model(part), dim=1) for part in torch.split(records, _AT_ONCE)]
-        return torch.cat(parts) if parts else torch.zeros(0, len(self.class_names))
+            parts = [self.model(part) for part in torch.split(records, _AT_ONCE)]
+        return torch.cat(parts) if parts else torch.zeros(0, len(self.targets) or len(self.class_names))
 
     def predict(self, records: Tensor) -> Tensor:
-        """The most probable class of each record, as a number; ``class_names`` has its name."""
-        return self.probabilities(records).argmax(1)
+        """The class of each record by its number: the most probable one, or by threshold; ``class_names`` has names."""
+        said, threshold = self.probabilities(records), self.config.threshold
+        return said.argmax(1) if threshold is None else (said[:, 1] > threshold).long()
 
     def place(self, source: str | os.PathLike[str]) -> Path:
         """Where ``source`` is: a path, or ``KIND:PATH`` with the kind of the run, as its data was named."""
@@ -96,7 +114,9 @@ def load_model(out: str | os.PathLike[str]) -> TrainedModel:
     stages = parse_features(config.features)
     features, after = whole_module(stages, shape, folder.load_features())
     assert config.model is not None
-    network = build_model(config.model, input_shape=after, classes=len(names), seed=0)
+    numbers = () if encoder is None else encoder.targets
+    outputs = len(numbers) or len(names)
+    network = build_model(config.model, input_shape=after, classes=outputs, seed=0, numbers=bool(numbers))
     try:
         network.load_state_dict(folder.load_model_tensors())
     except RuntimeError as error:
@@ -109,8 +129,13 @@ def load_model(out: str | os.PathLike[str]) -> TrainedModel:
 
 
 def evaluation(trained: TrainedModel, source: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """Accuracy in all and by class, on the labelled records in ``source`` or on the test data of the run."""
+    """The figures on the labelled records in ``source`` or on the test data of the run; of classes accuracy too."""
     records, labels = _labelled(trained, source)
+    if trained.targets:
+        true = labels.reshape(len(labels), -1)
+        targets = torch.stack([each.true(true[:, place]) for place, each in enumerate(trained.targets)], dim=1)
+        said, names = trained.numbers(records), [each.name for each in trained.targets]
+        return {"records": len(labels), "figures": number_figures(targets.numpy(), said.numpy(), names)}
     found = trained.predict(records)
     by_class: dict[str, Any] = {}
     for number, name in enumerate(trained.class_names):
@@ -118,7 +143,12 @@ def evaluation(trained: TrainedModel, source: str | os.PathLike[str] | None = No
         right = float((found[mine] == number).double().mean()) if mine.any() else None
         by_class[name] = {"records": int(mine.sum()), "accuracy": right}
     accuracy = float((found == labels).double().mean())
-    return {"accuracy": accuracy, "records": len(labels), "by_class": by_class}
+    figures = None
+    if labels.dim() == 1 and len(trained.class_names) <= MOST_CLASSES:
+        threshold = 0.5 if trained.config.threshold is None else trained.config.threshold
+        shares = trained.probabilities(records).double().numpy()
+        figures = classes_figures(shares, labels.numpy(), trained.class_names, threshold=threshold)
+    return {"accuracy": accuracy, "records": len(labels), "by_class": by_class, "figures": figures}
 
 
 def _labelled(trained: TrainedModel, source: str | os.PathLike[str] | None) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import is_name
 from adadp.app.texts.methods import METHODS, parse_method
 from adadp.app.texts.schedules import parse_noise
-from adadp.app.train.planning import plan_of, refuse_large_delta, with_release_noise
+from adadp.app.train.planning import holdout_noise, plan_of, refuse_large_delta, with_release_noise
 from adadp.app.units import ROWS_PER_UNIT
 from adadp.app.zoo import find
 from adadp.errors import InputError
@@ -55,6 +55,7 @@ def resolve(config: TrainConfig) -> RunSpec:
     if own:
         stages = _with_bounds(stages, config)
     stages = with_release_noise(stages, draft)
+    draft.holdout_noise = holdout_noise(draft)
     if stages or draft.features:
         draft.features = features_text(stages)
     recipe = _with_defaults(recipe_for(OWN if own else draft.data, stages), method)
@@ -85,7 +86,7 @@ def fitted(spec: RunSpec, asked: TrainConfig, records: int) -> RunSpec:
     chosen = spec.config.batch_size
     if asked.batch_size is not None or not isinstance(chosen, int) or public_records(asked) is not None:
         return spec
-    batch_size = max(1, (records - (asked.validation or 0)) // 4)
+    batch_size = max(1, (records - asked.kept_aside(records)) // 4)
     return spec if chosen <= batch_size else resolve(asked.replace(batch_size=batch_size))
 
 
@@ -192,7 +193,7 @@ def training_records(config: TrainConfig) -> int:
             why="Planning reads no data, and the noise follows from the share of the records that is in a batch.",
             fix="Pass `records`, a public number.",
         )
-    kept = config.validation or 0
+    kept = config.kept_aside(records)
     if kept >= records:
         raise InputError(
             f"{kept} validation records are to be kept aside, and there are {records}.",
@@ -249,7 +250,7 @@ def _epochs(config: Draft) -> int | None:
     if isinstance(config.steps, int) and isinstance(config.batch_size, int) and config.batch_size_schedule is None:
         return -(-config.steps // -(-records // config.batch_size))
     spec = RunSpec.of(TrainConfig(**vars(config)))  # batches that change: only a plan counts their epochs
-    return plan_of(spec, records - (config.validation or 0)).epochs
+    return plan_of(spec, records - spec.config.kept_aside(records)).epochs
 
 
 def _with_defaults(recipe: Recipe, method: Method) -> Recipe:
@@ -261,7 +262,8 @@ def _with_defaults(recipe: Recipe, method: Method) -> Recipe:
 
 
 def _refuse_own_settings(config: TrainConfig) -> None:
-    for name in ("target", "schema", "test_data", "validation_data", "input_bound", "unit", "rows_per_unit"):
+    own = ("target", "schema", "test_data", "validation_data", "input_bound", "groups", "loss", "unit", "rows_per_unit")
+    for name in own:
         if getattr(config, name) is not None:
             raise InputError(
                 f"`{name}` was given, and {config.data} is a data set of the catalogue.",

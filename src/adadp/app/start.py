@@ -28,7 +28,9 @@ from adadp.app.train import (
     refuse_training_records,
     train,
 )
+from adadp.app.train.evaluation import Asked
 from adadp.app.zoo.models import build_model
+from adadp.errors import InputError
 from adadp.ranks import joined, together
 
 
@@ -134,14 +136,20 @@ def run_on(
     config = spec.config
     assert config.model is not None
     inputs = records.inputs
-    model = build_model(config.model, input_shape=records.shape, classes=inputs.classes, seed=_initial_seed(config))
+    model = build_model(
+        config.model,
+        input_shape=records.shape,
+        classes=inputs.outputs,
+        seed=_initial_seed(config),
+        numbers=bool(inputs.targets),
+    )
     speaks = model.unit if isinstance(model, NextToken) else None
     test = None if records.test is None or speaks is None else bits_on(records.test[0], speaks)
     return train(
         model,
         records.train if speaks is None else records.train[:1],
         spec,
-        loss="cross-entropy" if speaks is None else next_value_loss,
+        loss=_loss_of(config, inputs) if speaks is None else next_value_loss,
         test=records.test if speaks is None else None,
         evaluate=test,
         validation=records.validation,
@@ -155,7 +163,27 @@ def run_on(
         units=inputs.units,
         input_shape=inputs.shape,
         watch=watch,
+        asked=Asked(inputs.class_names, groups=inputs.groups, targets=inputs.targets),
     )
+
+
+def _loss_of(config: TrainConfig, inputs: Inputs) -> str:
+    """The loss that is asked for, if it is one for the targets of the data; or the usual one for them."""
+    of_counts = any(target.count for target in inputs.targets)
+    of_numbers = ("poisson",) if of_counts else ("mse", "mae", "huber")
+    known: tuple[str, ...] = of_numbers if inputs.targets else ("cross-entropy",)
+    if of_counts and not all(target.count for target in inputs.targets):
+        raise InputError(
+            "Some of the targets are numbers and some are counts.",
+            why="One loss is for all of them.",
+            fix='Declare counts as kind = "number", or train two models.',
+        )
+    if config.loss is not None and config.loss.partition(":")[0] not in known:
+        what = "counts" if of_counts else "numbers" if inputs.targets else "classes"
+        raise InputError(
+            f"`loss` is {config.loss}, and the targets are {what}.", fix=f"Use {' or '.join(known)}, or leave it out."
+        )
+    return known[0] if config.loss is None else config.loss
 
 
 def _public_weights(model: str) -> list[str]:

@@ -8,7 +8,7 @@
     charges         those certified, and none beyond the plan
     epsilon         from the ledger, at the delta and by the accountant of config.toml
     statements      every other sentence that follows from these files
-    measurements    metrics.jsonl and confusion.json are those certified
+    measurements    metrics.jsonl, confusion.json, figures.json and holdout.json are those certified
     search          where search.json exists: what was charged is a search of which this run is one, within its target
 
 The digests find accidents and edits of some of the files. Whoever can write the folder can write all of it anew, a
@@ -73,7 +73,7 @@ _KNOWN = {
 }  # fmt: skip
 """Everything a certificate may state."""
 _OF_SEARCH = ("by", "settings", "chosen", "score")
-_MEASURED = ("metrics.jsonl", "confusion.json")
+_MEASURED = ("metrics.jsonl", "confusion.json", "figures.json", "holdout.json")
 _ANOTHER_PLAN = "The ledger was begun with another plan than the certified one."
 
 
@@ -185,9 +185,11 @@ class _Finished:
         if min(done, lost) < 0 or done + lost > self.certificate["plan"]["steps"] or due > charged:
             raise InputError(f"{done} steps done and {lost} lost do not agree with {charged} charges.")
         ahead = [(event, count) for event, count in planned.items() if isinstance(event, GaussianRelease)]
-        unpaid = [describe(event) for event, count in ahead if charges.get(event, 0) < count]
-        if unpaid and self._search is None and (self.path / "features.safetensors").exists():
-            raise InputError(f"What the features released was not charged: {unpaid[0]}.")
+        files = {False: "features.safetensors", True: "holdout.json"}
+        unpaid = [event for event, count in ahead if charges.get(event, 0) < count]
+        unpaid = [event for event in unpaid if (self.path / files[event.held_out]).exists()]
+        if unpaid and self._search is None:
+            raise InputError(f"What is in {files[unpaid[0].held_out]} was not charged: {describe(unpaid[0])}.")
         return f"{charged} in the ledger, none beyond the plan"
 
     def epsilon(self) -> str:
@@ -229,8 +231,8 @@ class _Finished:
         found = {name: self.path / name for name in _MEASURED}
         digests = {name: sha256(path.read_bytes()).hexdigest() for name, path in found.items() if path.exists()}
         if self.certificate["measured"] != digests:
-            raise InputError("metrics.jsonl or confusion.json is not the one that was certified.")
-        return "metrics.jsonl and confusion.json as certified"
+            raise InputError(f"One of {', '.join(_MEASURED)} is not the one that was certified.")
+        return f"{' and '.join(digests) or 'nothing'} as certified"
 
     def search(self) -> str:
         search = self._search
@@ -347,7 +349,8 @@ class _Finished:
 def _planned_releases(plan: Mapping[str, Any], steps: int) -> dict[Event, int]:
     """The releases that ``plan`` lists, if they are those of its numbers for ``steps`` steps."""
     planned = {from_json(each["event"]): each["count"] for each in plan["releases"]}
-    before = [event for event, count in planned.items() if isinstance(event, GaussianRelease) for _ in range(count)]
+    ahead = [event for event, count in planned.items() if isinstance(event, GaussianRelease) for _ in range(count)]
+    before, held = ([event for event in ahead if event.held_out is aside] for aside in (False, True))
     sampled = {event: count for event, count in planned.items() if not isinstance(event, GaussianRelease)}
     rate = plan["batch_size"] / plan["records"]
     drawn = [_opened(event) for event in sampled]
@@ -356,6 +359,7 @@ def _planned_releases(plan: Mapping[str, Any], steps: int) -> dict[Event, int]:
         "neighbours": any(event.neighbours.value != plan["neighbours"] for event in planned),
         "before": sorted(event.noise_multiplier for event in before) != sorted(plan.get("before", [])),
         "replaced": "replaced" in plan and sorted(event.replaced for event in before) != sorted(plan["replaced"]),
+        "held": [event.noise_multiplier for event in held] != [plan[name] for name in ("held",) if name in plan],
         "steps": sum(sampled.values()) != _rounds(plan, steps) and not _varies(plan),
         "steps_per_epoch": plan["steps_per_epoch"] != -(-plan["records"] // plan["batch_size"]),
         "sampling_probability": plan["sampling_probability"] != rate,

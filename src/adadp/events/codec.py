@@ -42,7 +42,7 @@ def _encode(event: Event) -> dict[str, Any]:
     body = {"kind": _KINDS[type(event)][0], "neighbours": event.neighbours.value}
     for field in fields(event):
         value = getattr(event, field.name)
-        if field.name != "neighbours" and (field.name, value) != _USUAL:
+        if field.name != "neighbours" and _USUAL.get(field.name) != value:
             body[field.name] = _plain(value)
     return body
 
@@ -117,7 +117,7 @@ def _made(kind: type[Event], body: dict[str, Any], stated: Neighbours) -> Event:
         elif name in ("events", "batches", "parts"):
             given[name] = _list(body.pop(name))
         else:
-            given[name] = body.pop(name, _USUAL[1]) if name == _USUAL[0] else body.pop(name)
+            given[name] = body.pop(name, _USUAL[name]) if name in _USUAL else body.pop(name)
     return kind(**given)
 
 
@@ -141,8 +141,8 @@ _KINDS: dict[type[Event], tuple[str, str]] = {
 }
 """The name of each kind in JSON, and its line for people: {0} is the event, {1} what it holds."""
 _TYPES = {kind: event_type for event_type, (kind, _) in _KINDS.items()}
-_USUAL = ("replaced", 2.0)
-"""The field, with its value, that is written only where it says something."""
+_USUAL: dict[str, object] = {"replaced": 2.0, "held_out": False}
+"""Fields, with their values, that are written only where they say something."""
 _OFFERED = entry_points(group="adadp.events")
 
 
@@ -152,6 +152,7 @@ def describe(event: Event) -> str:
         return event.describe()
     if isinstance(event, GaussianRelease):
         held = "" if event.replaced == 2 else f", replaced={event.replaced:.4g}"
+        held += ", held-out records" if event.held_out else ""
     else:
         held = (" + " if isinstance(event, Composed) else " | ").join(map(describe, event.inner))
     return _KINDS[type(event)][1].format(event, held)

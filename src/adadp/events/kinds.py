@@ -101,11 +101,15 @@ class GaussianRelease(Event):
 
     ``replaced`` is how far replacing one record moves the vector, over ``l2_bound``: 2, for one contribution against
     its opposite, or less where no two contributions can be opposite. For other neighbours it says nothing, and is 2.
+
+    ``held_out``: it is of records kept aside, by a coin of each or by their places, that no release without this mark
+    saw. Neighbouring data sets then differ for releases with the mark, or for those without it, and never for both.
     """
 
     noise_multiplier: float
     neighbours: Neighbours = Neighbours.ADD_REMOVE
     replaced: float = 2.0
+    held_out: bool = False
 
     def __post_init__(self) -> None:
         value = checks.non_negative(
@@ -120,6 +124,8 @@ class GaussianRelease(Event):
                 fix="Pass at most 2, or a larger noise bound.",
             )
         object.__setattr__(self, "replaced", moved if self.neighbours is Neighbours.REPLACE_ONE else 2.0)
+        if not isinstance(self.held_out, bool):
+            raise EventError(f"held_out must be true or false, got {self.held_out!r}.")
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def test_people_get_words_and_a_pipe_gets_no_bar(finished, tmp_path):
         out, err = started.communicate(timeout=120)
     assert started.returncode == 0
     assert err == ""
-    assert "Test accuracy" in out
+    assert "of the test set right" in out
     assert "-differentially private" in out
     assert f"adadp verify {tmp_path / 'run'}" in out
     assert "\x1b" not in out

@@ -90,7 +90,12 @@ def test_a_folder_may_be_called_something_else_and_may_have_no_page(run):
 def test_a_note_that_the_configuration_calls_for_cannot_be_left_out(run):
     assert run.certificate()["notes"]
     forged(run, lambda c: c.update(notes=[]))
-    assert failed(run) == {"statements"}
+    assert failed(run) == {"statements", "measurements"}
+
+
+def test_a_note_on_a_figure_must_say_what_was_measured(run):
+    forged(run, lambda c: c["notes"].append("Measured on 123 public test records, outside of the guarantee: AUROC 1."))
+    assert failed(run) == {"measurements"}
 
 
 LITTLE = (

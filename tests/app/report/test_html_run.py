@@ -193,7 +193,7 @@ def test_a_run_without_noise_has_a_page(tmp_path):
     folder = small_run(tmp_path / "run", noise_multiplier=0.0, allow_nonprivate=True, epochs=2, evaluate_every=None)
     page = run_page(folder)
     assert page.status == "NOT PRIVATE"
-    assert set(charts_of(page)) == set()
+    assert set(charts_of(page)) == {"roc", "precision", "calibration"}
     assert render(page)
 
 

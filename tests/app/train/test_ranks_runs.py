@@ -29,6 +29,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "reshuffled": {"sampling": "reshuffle", "clip_norm": "quantile:initial=1,count_noise=10,floor=0.01,ceiling=100"},
     "on disk": {"sampling": "fixed", "disk": True},
     "searching": {"method": "agd", "lr": 0.5},
+    "kept aside": {"holdout": "20%", "checkpoint_every": 5},
 }
 
 

@@ -44,6 +44,12 @@ def scaled_to(plan: Plan, target: Target) -> Plan:
 
 def refuse_spent(plan: Plan, target: Target) -> None:
     """Refuse a target that is spent before the first step."""
+    if plan.held is not None and target.cost(compose(*plan.charges_after())) > target.limit:
+        raise InputError(
+            f"The figures of the records that are kept aside cost more than {target}.",
+            why=f"Their noise multiplier is {plan.held:g}.",
+            fix="Pass a larger `holdout_noise`, or leave it out: it then follows from the budget.",
+        )
     if plan.before and target.cost(compose(*plan.charges_before())) >= target.limit:
         raise InputError(
             f"What is released before the first step costs all of {target}.",

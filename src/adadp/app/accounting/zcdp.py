@@ -109,8 +109,12 @@ class ZcdpAccountant(Accountant):
     status = Status.PROVED
 
     def rho(self, counts: dict[Event, int]) -> float:
-        """The summed rho of the flattened events."""
-        return math.fsum(count * rho_of(self.name, event) for event, count in counts.items())
+        """The summed rho of the flattened events: of those a record can be in, which is held out or is not."""
+        found = {False: 0.0, True: 0.0}
+        for held in found:
+            mine = ((event, count) for event, count in counts.items() if getattr(event, "held_out", False) is held)
+            found[held] = math.fsum(count * rho_of(self.name, event) for event, count in mine)
+        return max(found.values())
 
     def _epsilon(self, counts: dict[Event, int], delta: float) -> Bracket:
         rho = self.rho(counts)

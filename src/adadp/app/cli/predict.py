@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--output", type=click.Path(dir_okay=False), help="CSV file to write.  [default: standard output]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per record instead of CSV.")
 def predict(folder: str, source: str, output: str | None, as_json: bool) -> None:
-    """Predict the class of every record in a file, with the model (and features) of the run in FOLDER.
+    """Predict the class, or the numbers, of every record in a file, with the model (and features) of the run in FOLDER.
 
     A table needs no target column. For data sets of the catalogue: an .npz with the array x.
 
@@ -43,18 +43,23 @@ def predict(folder: str, source: str, output: str | None, as_json: bool) -> None
     if output is not None:
         _check_output(Path(output))
     trained = load_model(folder)
-    probabilities = trained.probabilities(trained.read(source))
+    records = trained.read(source)
+    rows = _numbers(trained, records) if trained.targets else _rows(trained, records)
     with click.open_file(output or "-", "w", encoding="utf-8") as file:
         if as_json:
-            for row in _rows(trained, probabilities):
+            for row in rows:
                 file.write(json.dumps(row) + "\n")
+        elif trained.targets:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["record", *(target.name for target in trained.targets)])
+            writer.writerows([row["record"], *(f"{each:.6g}" for each in row["values"])] for row in rows)
         else:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["record", "class", *(f"p({name})" for name in trained.class_names)])
-            for row in _rows(trained, probabilities):
+            for row in rows:
                 writer.writerow([row["record"], row["class"], *(f"{each:.6g}" for each in row["probabilities"])])
     if output is not None:
-        click.echo(f"{len(probabilities)} records, written to {output}.", err=True)
+        click.echo(f"{len(records)} records, written to {output}.", err=True)
 
 
 @section("Train")
@@ -65,7 +70,8 @@ def predict(folder: str, source: str, output: str | None, as_json: bool) -> None
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def evaluate(folder: str, source: str | None, as_json: bool) -> None:
-    """Measure the accuracy of the run in FOLDER, in all and by class. On private records this is private too."""
+    """Measure the figures of the run in FOLDER, in all and by class. On private records these are private too."""
+    from adadp.app.figures import lines
     from adadp.app.predict import evaluation, load_model
     from adadp.app.report.html.formatting import doubts
 
@@ -77,12 +83,19 @@ def evaluate(folder: str, source: str | None, as_json: bool) -> None:
             "no epsilon covers it, and it must not be published.",
             err=True,
         )
+    if trained.targets:
+        shown = [json.dumps(found)] if as_json else lines(found["figures"])
+        for line in shown:
+            click.echo(line)
+        return
     counts = _counts(found["by_class"])
     largest = trained.class_names[counts.largest]
     if as_json:
         about = {"largest_class": largest, "largest_share": counts.largest_share}
         click.echo(json.dumps({**found, "balanced_accuracy": counts.balanced_accuracy, **about}))
         return
+    if found["figures"] is not None:
+        click.echo(lines(found["figures"])[0])
     click.echo(f"Accuracy {found['accuracy']:.4f} on {found['records']} records.")
     click.echo(f"Balanced accuracy {counts.balanced_accuracy:.4f}, the mean over the classes that occur.")
     click.echo(f"Always answering {largest}, the most frequent class: {counts.largest_share:.4f}.")
@@ -117,12 +130,17 @@ def was_trained_on(data: str, source: str | Path) -> bool:
     return any(place.exists() and place.samefile(source) for place in places)
 
 
-def _rows(trained: TrainedModel, probabilities: Tensor) -> list[dict[str, Any]]:
+def _rows(trained: TrainedModel, records: Tensor) -> list[dict[str, Any]]:
     return [
         {
             "record": number,
-            "class": trained.class_names[int(row.argmax())],
+            "class": trained.class_names[int(said)],
             "probabilities": [round(float(each), 6) for each in row],
         }
-        for number, row in enumerate(probabilities)
+        for number, (said, row) in enumerate(zip(trained.predict(records), trained.probabilities(records), strict=True))
     ]
+
+
+def _numbers(trained: TrainedModel, records: Tensor) -> list[dict[str, Any]]:
+    rows = trained.numbers(records)
+    return [{"record": number, "values": [float(each) for each in row]} for number, row in enumerate(rows)]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -26,10 +27,15 @@ def report(folder: str, out: str | None, pictures: str | None, show: bool) -> No
     adadp report runs/compare --out compare.html
     adadp report runs/mnist --export figures
     """
+    from adadp.app.figures import lines
     from adadp.app.report.html import page_of, write_report
 
     target = write_report(folder, out)
     click.echo(f"The page is {target}.")
+    figures = Path(folder) / "figures.json"
+    if figures.exists():
+        for line in lines(json.loads(figures.read_bytes())):
+            click.echo(line)
     if pictures is not None:
         from adadp.app.report.html.export import export
 

@@ -174,6 +174,7 @@ def _only_resume(given: dict[str, Any], out: str | None, config_file: str | None
 
 
 def _show(result: TrainResult, as_json: bool) -> None:
+    from adadp.app.figures import lines
     from adadp.certificate.wording import stated
 
     plan, certificate = result.plan, result.certificate
@@ -183,6 +184,7 @@ def _show(result: TrainResult, as_json: bool) -> None:
             "test_accuracy": result.test_accuracy,
             "balanced_accuracy": result.balanced_accuracy,
             **({} if result.evaluation is None else {"evaluation": asdict(result.evaluation)}),
+            "headline": result.headline,
             "delta": certificate["delta"],
             "noise_multiplier": plan.noise_multiplier_at(0),
             "steps": certificate["steps_done"],
@@ -194,10 +196,17 @@ def _show(result: TrainResult, as_json: bool) -> None:
         click.echo(json.dumps(summary))
         return
     click.echo(result.describe())
-    if result.test_accuracy is not None:
-        click.echo(f"Test accuracy {result.test_accuracy:.4f} after at most {result.seconds} s.")
-    if result.evaluation is not None:
-        click.echo(f"On the test data: {result.evaluation}, after at most {result.seconds} s.")
+    if result.figures is not None:
+        for line in lines(result.figures):
+            click.echo(line)
+    elif result.test_accuracy is not None:
+        click.echo(f"Test accuracy {result.test_accuracy:.4f}.")
+    elif result.evaluation is not None:
+        click.echo(f"On the test data: {result.evaluation}.")
+    if result.holdout is not None:
+        for line in lines(result.holdout):
+            click.echo(line)
+    click.echo(f"It took at most {result.seconds} s.")
     if result.out is not None:
         click.echo(
             f"Everything is in {result.out}, with a page to read: report.html. Check it with: adadp verify {result.out}"

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
+from adadp.app.targets import Target
+
 Path: TypeAlias = "str | os.PathLike[str]"
 Records: TypeAlias = tuple[Tensor, Tensor]
 """Values, one row per record, and labels as int64."""
@@ -23,6 +25,9 @@ class Encoder(ABC):
 
     kind: ClassVar[str]
     class_names: tuple[str, ...]
+    """Empty where the targets are numbers."""
+    targets: tuple[Target, ...] = ()
+    """Those that are numbers."""
 
     @property
     @abstractmethod

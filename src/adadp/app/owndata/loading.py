@@ -45,6 +45,7 @@ from adadp.app.owndata.base import Encoder, OwnData, Path, Records
 from adadp.app.owndata.images import ImageEncoder, image_encoder, split_folder
 from adadp.app.owndata.schema import Schema, load_schema, parse_schema
 from adadp.app.owndata.tabular import TableEncoder
+from adadp.app.targets import Target
 from adadp.app.units import NOT_COMPARED, codes_of, record_of, refuse_shared
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
@@ -116,7 +117,9 @@ def encoder_from_json(values: Mapping[str, Any]) -> Encoder:
         classes = tuple(values["classes"])
         if values["kind"] == "table":
             columns = parse_schema({"columns": dict(values["columns"])}).columns
-            return TableEncoder(columns, values["target"], classes, values["delimiter"], values.get("unit"))
+            targets = tuple(map(Target.from_json, values.get("targets", ())))
+            target, unit = values["target"], values.get("unit")
+            return TableEncoder(columns, target, classes, values["delimiter"], unit=unit, targets=targets)
         if values["kind"] == "npz":
             low, high = values.get("bound", (-checks.LARGEST_INPUT, checks.LARGEST_INPUT))  # none in older files
             return ArrayEncoder(tuple(values["shape"]), values["pixels"], classes, (low, high))
@@ -130,19 +133,23 @@ def encoder_from_json(values: Mapping[str, Any]) -> Encoder:
 
 def _load_table(path: FilePath, test_path: FilePath | None, schema: Schema) -> OwnData:
     assert schema.target is not None
-    assert schema.classes is not None
-    encoder = TableEncoder(schema.columns, schema.target, schema.classes, schema.delimiter, schema.unit)
+    classes = schema.classes or ()
+    encoder = TableEncoder(
+        schema.columns, schema.target, classes, schema.delimiter, unit=schema.unit, targets=schema.targets
+    )
     train = encoder.read_labelled(path)
     test = encoder.read_labelled(test_path) if test_path is not None else None
     ids = encoder.unit_ids(path)
     units, notes = _units(path, schema.unit, ids, None if test_path is None else encoder.unit_ids(test_path), test)
+    learned = [f"The classes are declared: {', '.join(classes)}."] if classes else []
+    learned += [f"The target {each.name}: {each.describe()}, as declared." for each in schema.targets]
     columns = (f"Column {name}: {column.describe()}, as declared." for name, column in schema.columns)
     return OwnData(
         train=train,
         test=test,
         record=f"one row of {path.name}" if schema.unit is None else record_of(schema.unit, path.name),
         disclosed=notes,
-        public=(f"The classes are declared: {', '.join(schema.classes)}.", *columns),
+        public=(*learned, *columns),
         encoder=encoder,
         units=units,
     )
@@ -253,12 +260,13 @@ def _table_schema(path: FilePath, target: str | None, file: Path | None) -> Sche
             fix="Leave one of them out.",
         )
     named = target or schema.target
-    if named is None or schema.classes is None:
+    if named is None or (schema.classes is None and not schema.targets):
         absent = "target.column" if named is None else "target.classes"
         raise InputError(
             f"The schema {file} has no {absent}.",
             why="What is predicted, and its classes, are not guessed from the data.",
-            fix='Write [target] with column = "income" and classes = ["<=50K", ">50K"], every class there may be.',
+            fix='Write [target] with column = "income" and classes = ["<=50K", ">50K"], every class there may be; or '
+            'with kind = "number", low and high.',
         )
     return replace(schema, target=named)
 

@@ -3,6 +3,9 @@
 [target]
 column = "income"                  the column to predict; only for tables
 classes = ["<=50K", ">50K"]        every class by name, or their number: 10 stands for "0" to "9"
+kind = "number"                    in place of classes: a target that is a number, with low and high; or "count", with
+                                   high alone
+[targets.days]                     in place of [target]: several numbers or counts, each with kind, low and high
 
 [columns.age]                      a table's columns, in the order of the features
 kind = "number"                    with low and high, or bounds = "private"; missing = true, or a list of texts
@@ -45,6 +48,7 @@ from typing import Any
 
 from adadp import checks
 from adadp.app.owndata.columns import Category, Column, Hashed, Ignored, Number
+from adadp.app.targets import Target
 from adadp.errors import InputError, within
 
 if sys.version_info >= (3, 11):
@@ -56,7 +60,7 @@ MODES = {"L": 1, "RGB": 3}
 """How images may be read -> their channels."""
 
 _KEYS = {
-    "target": ("column", "classes"),
+    "target": ("column", "classes", "kind", "low", "high"),
     "unit": ("column",),
     "file": ("delimiter",),
     "images": ("size", "mode"),
@@ -70,7 +74,7 @@ _COLUMN_KEYS = {
 }
 _KINDS = 'Write kind = "number" with low and high, kind = "category" with values or buckets, or kind = "ignore".'
 _USES = {
-    "table": ("columns", "target", "classes", "unit", "delimiter"),
+    "table": ("columns", "target", "classes", "targets", "unit", "delimiter"),
     "npz": ("classes", "unit"),
     "images": ("classes", "size", "mode"),
 }
@@ -83,6 +87,8 @@ class Schema:
     columns: tuple[tuple[str, Column], ...] = ()
     target: str | None = None
     classes: tuple[str, ...] | None = None
+    targets: tuple[Target, ...] = ()
+    """Those that are numbers; ``target`` is then the first of them."""
     delimiter: str | None = None
     size: tuple[int, int] | None = None
     mode: str | None = None
@@ -120,7 +126,7 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
 
 def parse_schema(values: Mapping[str, Any]) -> Schema:
     """The schema with the declarations ``values``, as TOML or JSON read them."""
-    _refuse_unknown("the schema", values, (*_KEYS, "columns"))
+    _refuse_unknown("the schema", values, (*_KEYS, "columns", "targets"))
     parts = {name: _section(values, name, keys) for name, keys in _KEYS.items()}
     declared = values.get("columns", {})
     if not isinstance(declared, Mapping):
@@ -137,7 +143,48 @@ def parse_schema(values: Mapping[str, Any]) -> Schema:
     mode = parts["images"].get("mode")
     if mode is not None and mode not in MODES:
         raise InputError(f"images.mode must be one of {', '.join(MODES)}, got {mode!r}.", fix='Write mode = "RGB".')
-    return Schema(tuple(columns), target, classes, delimiter, _size(parts["images"]), mode, unit)
+    targets = _targets(values, parts["target"])
+    target = targets[0].name if targets else target
+    return Schema(tuple(columns), target, classes, targets, delimiter, _size(parts["images"]), mode, unit)
+
+
+def _targets(values: Mapping[str, Any], target: Mapping[str, Any]) -> tuple[Target, ...]:
+    """The targets that are numbers: those of [targets], or that of [target] where it has a kind."""
+    several = values.get("targets", {})
+    about = {key for key in target if key != "column"}
+    if not isinstance(several, Mapping):
+        raise InputError("targets must be a section.", fix="Write [targets.NAME] for each target.")
+    if several and target:
+        raise InputError("Both [target] and [targets] are there.", why="They mean two things.", fix="Keep one of them.")
+    if several:
+        return tuple(_target(str(name), each) for name, each in several.items())
+    if not about - {"classes"}:
+        return ()
+    if "classes" in about or "column" not in target:
+        raise InputError(
+            "target has classes, or a kind with low and high and the name of its column.",
+            fix='Write column = "days", kind = "number", low = 0 and high = 30; or column and classes.',
+        )
+    return (_target(target["column"], {key: target[key] for key in about}),)
+
+
+def _target(name: str, declared: object) -> Target:
+    if not isinstance(declared, Mapping) or declared.get("kind") not in ("number", "count"):
+        raise InputError(
+            f"The target {name!r} has no kind.",
+            fix='Write kind = "number" with low and high, or kind = "count" with high.',
+        )
+    with within(f"Target {name!r}"):
+        count = declared["kind"] == "count"
+        _refuse_unknown("the target", declared, ("kind", "high") if count else ("kind", "low", "high"))
+        if "high" not in declared or ("low" not in declared and not count):
+            raise InputError(
+                "it has no range.",
+                why="Numbers beyond it are clipped to it; taken from the data it would be a release.",
+                fix="Write low and high from public knowledge (of a count high alone).",
+            )
+        low = 0.0 if count else _finite("low", declared["low"])
+        return Target(name, low, _finite("high", declared["high"]), count=count, scaled=True)
 
 
 def as_names(classes: object) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ a column the schema does not declare          an error; kind = "ignore" leaves o
 a declared column the file lacks              an error, unless it is ignored
 no target column                              an error where labels are asked for, and only there
 a target that is none of the classes          an error with file, row and what was found
+a target beyond its declared range            clipped to it, as a column is; one that is no number is an error
 no rows                                       an error
 """
 
@@ -23,9 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adadp.app.figures import Groups
 from adadp.app.owndata.base import Encoder, Path
-from adadp.app.owndata.columns import BadCell, Column, Features, Floats, Ignored, class_numbers
+from adadp.app.owndata.columns import BadCell, Category, Column, Features, Floats, Ignored, Number, class_numbers
 from adadp.app.owndata.tables import Cells, Table, open_table
+from adadp.app.targets import Target
 from adadp.errors import InputError
 
 Columns: TypeAlias = tuple[tuple[str, Column], ...]
@@ -48,20 +51,22 @@ class TableEncoder(Encoder):
     delimiter: str | None = None
     unit: str | None = None
     """The column of ids, which is no feature."""
+    targets: tuple[Target, ...] = ()
     kind: ClassVar[str] = "table"
 
     def __post_init__(self) -> None:
-        if self.target in dict(self.columns):
-            raise InputError(
-                f"{self.target!r} is the target and one of the columns.",
-                why="The answer would be a feature.",
-                fix=f"Take [columns.{self.target}] out of the schema.",
-            )
-        if self.unit is not None and (self.unit == self.target or self.unit in dict(self.columns)):
+        for name in self.target_names:
+            if name in dict(self.columns):
+                raise InputError(
+                    f"{name!r} is the target and one of the columns.",
+                    why="The answer would be a feature.",
+                    fix=f"Take [columns.{name}] out of the schema.",
+                )
+        if self.unit is not None and (self.unit in self.target_names or self.unit in dict(self.columns)):
             declared = dict(self.columns).get(self.unit)
             if declared is None or not isinstance(declared, Ignored):
                 raise InputError(
-                    f"{self.unit!r} is the unit and {'the target' if declared is None else 'one of the features'}.",
+                    f"{self.unit!r} is the unit and {'a target' if declared is None else 'one of the features'}.",
                     why="An id says who a row is about, and nothing about others.",
                     fix=f"Take [columns.{self.unit}] out of the schema, or name another column as `unit`.",
                 )
@@ -69,6 +74,11 @@ class TableEncoder(Encoder):
             raise InputError(
                 "The schema declares no column that is used.", fix="Write [columns.NAME] with a kind for each column."
             )
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The columns to predict."""
+        return tuple(each.name for each in self.targets) or (self.target,)
 
     @property
     def private_columns(self) -> tuple[str, ...]:
@@ -97,8 +107,8 @@ class TableEncoder(Encoder):
     def _encoded(self, path: Path, *, labelled: bool) -> tuple[Tensor, Tensor | None]:
         table = open_table(path, self.delimiter)
         columns = tuple((name, column) for name, column in self.columns if not isinstance(column, Ignored))
-        _check_columns(table, self.columns, self.target, self.unit, labelled=labelled)
-        names = [name for name, _ in columns] + ([self.target] if labelled else [])
+        _check_columns(table, self.columns, self.target_names, self.unit, labelled=labelled)
+        names = [*(name for name, _ in columns), *(self.target_names if labelled else ())]
         features, labels, raw = [], [], []
         rows = 0
         for chunk in table.chunks(names):
@@ -106,15 +116,39 @@ class TableEncoder(Encoder):
             features.append(part)
             raw.append(numbers)
             if labelled:
-                with _Place(table, rows).column(self.target):
-                    labels.append(class_numbers(chunk[-1], self.class_names))
+                labels.append(self._labels(chunk[len(columns) :], _Place(table, rows)))
             rows += len(part)
         if not rows:
             raise InputError(f"The table {table.path} has no rows.", fix="Give a file with a header and rows.")
         records = torch.from_numpy(np.concatenate(features))
         if self.private_columns:
             records = torch.cat([records.double(), torch.from_numpy(np.concatenate(raw))], dim=1)
-        return records, torch.from_numpy(np.concatenate(labels)) if labelled else None
+        return records, torch.cat(labels) if labelled else None
+
+    def _labels(self, chunk: Sequence[Cells], place: _Place) -> Tensor:
+        """What is learned of the cells of the targets: class numbers, or numbers in their range."""
+        if not self.targets:
+            with place.column(self.target):
+                return torch.from_numpy(class_numbers(chunk[0], self.class_names))
+        learned = []
+        for target, cells in zip(self.targets, chunk, strict=True):
+            with place.column(target.name):
+                learned.append(target.learned(torch.from_numpy(Number(target.low, target.high).numbers(cells))))
+        return learned[0] if len(learned) == 1 else torch.stack(learned, dim=1)
+
+    def groups(self, records: Tensor, column: str) -> Groups:
+        """The groups of ``records``, as ``read`` gives them, by the declared category ``column``."""
+        start = 0
+        for name, declared in self.columns:
+            if name == column and isinstance(declared, Category):
+                slots = records[:, start : start + declared.width]
+                return Groups(column, (*declared.values, "other", "missing"), slots.argmax(1).numpy())
+            start += declared.width
+        raise InputError(
+            f"`groups` is {column!r}, which is no column with declared values.",
+            why="Groups are compared by a category that the schema lists, and that is a feature of the model.",
+            fix='Declare the column with kind = "category" and values, or name another one.',
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -124,6 +158,7 @@ class TableEncoder(Encoder):
             "classes": list(self.class_names),
             "delimiter": self.delimiter,
             **({} if self.unit is None else {"unit": self.unit}),
+            **({"targets": [each.as_json() for each in self.targets]} if self.targets else {}),
         }
 
 
@@ -164,20 +199,22 @@ def _fill_all(columns: Columns, chunk: Sequence[Cells], place: _Place) -> tuple[
     return part, np.concatenate(raw, axis=1)
 
 
-def _check_columns(table: Table, columns: Columns, target: str, unit: str | None, *, labelled: bool) -> None:
+def _check_columns(
+    table: Table, columns: Columns, targets: tuple[str, ...], unit: str | None, *, labelled: bool
+) -> None:
     """Every column that is used must be in the file, and every column of the file must be declared."""
-    needed = [name for name, column in columns if not isinstance(column, Ignored)] + ([target] if labelled else [])
+    needed = [name for name, column in columns if not isinstance(column, Ignored)] + (list(targets) if labelled else [])
     absent = [name for name in needed if name not in table.header]
     if absent:
         near = difflib.get_close_matches(absent[0], table.header, n=1)
         one = len(table.header) == 1 and any(mark in table.header[0] for mark in ";\t|")
         hint = "If cells are not separated by commas, write [file] with delimiter in the schema." if one else ""
-        role = "the target" if absent[0] == target else "declared"
+        role = "the target" if absent[0] in targets else "declared"
         raise InputError(
             f"{table.path} has no column {absent[0]!r}, which is {role}.",
             fix=hint or f"Its columns are {', '.join(table.header)}." + (f" Did you mean {near[0]}?" if near else ""),
         )
-    declared = {target, unit, *dict(columns)}
+    declared = {*targets, unit, *dict(columns)}
     unknown = [name for name in table.header if name not in declared]
     if unknown:
         raise InputError(

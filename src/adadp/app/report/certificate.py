@@ -152,6 +152,7 @@ def stated_plan(stated: Mapping[str, Any], clip_rule: ClipRule) -> Plan:
         keep_noise=stated.get("keep_noise", False),
         choice=stated.get("choice"),
         adaptive=stated.get("adaptive", False),
+        held=stated.get("held"),
     )
 
 
@@ -169,6 +170,11 @@ def _disclosed(config: TrainConfig, plan: Plan) -> list[str]:
             f"{config.validation} validation records, which were taken as public: they are not protected."
             if config.validation_public
             else f"That about {config.validation} records were held out. Looks at them have noise and are charged."
+        )
+    if config.holdout is not None:
+        disclosed.append(
+            f"That about {config.holdout} of the records were kept aside and not trained on. Figures of the model on "
+            "them were released once, with noise, and are charged."
         )
     return disclosed
 

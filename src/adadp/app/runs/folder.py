@@ -138,6 +138,14 @@ class RunFolder:
         return self.path / "confusion.json"
 
     @property
+    def figures_path(self) -> Path:
+        return self.path / "figures.json"
+
+    @property
+    def holdout_path(self) -> Path:
+        return self.path / "holdout.json"
+
+    @property
     def finished(self) -> bool:
         """Whether the run has ended and everything of it is there."""
         return has_finished(self.path)
@@ -260,6 +268,22 @@ class RunFolder:
         """``labels`` and ``counts`` of the confusion matrix; None if there is none."""
         return _read_json(self.confusion_path)
 
+    def write_figures(self, figures: Mapping[str, Any]) -> None:
+        """Replace the figures of the model on public test records."""
+        _write_json(self.figures_path, figures, indent=1, end="\n")
+
+    def figures(self) -> dict[str, Any] | None:
+        """What ``write_figures`` was given; None if there are none."""
+        return _read_json(self.figures_path)
+
+    def write_holdout(self, released: Mapping[str, Any]) -> None:
+        """Keep what was released of the records that were kept aside, with its figures."""
+        _write_json(self.holdout_path, released, indent=1, end="\n")
+
+    def holdout(self) -> dict[str, Any] | None:
+        """What ``write_holdout`` was given; None if there is nothing."""
+        return _read_json(self.holdout_path)
+
     def class_counts(self) -> ClassCounts | None:
         """What the confusion matrix says about every class; None if there is none."""
         found = self.confusion()
@@ -271,8 +295,8 @@ class RunFolder:
             ) from error
 
     def measured_digests(self) -> dict[str, str]:
-        """SHA-256 of each file with what was measured on public data, for the certificate."""
-        files = (self.metrics_path, self.confusion_path)
+        """SHA-256 of each file with what was measured on public data or released of held-out records."""
+        files = (self.metrics_path, self.confusion_path, self.figures_path, self.holdout_path)
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.exists()}
 
     def give_one_time(self, moment: float) -> None:

@@ -41,6 +41,7 @@ _DIGITS = 6
 _NOT_FOR_SEARCHES = {
     "allow_nonprivate": "The best of runs without privacy has none.",
     "evaluate_every": "A search evaluates on the test set once, at the end, the model it has chosen.",
+    "holdout": "A search keeps records aside for its own scores, and charges all its runs as one.",
     "tensorboard": "A search releases the run it has chosen, and not what the others did.",
 }
 """Fields that the base of a search cannot have, and why."""

@@ -31,7 +31,8 @@ from adadp.app.runs.atomic import cannot_write, sync_folder
 from adadp.app.runs.folder import has_finished
 from adadp.app.selection.search_data import Material
 from adadp.app.spec import RunSpec
-from adadp.app.train.evaluation import accuracy_on, share_right
+from adadp.app.train.evaluation import Asked, accuracy_on, share_right
+from adadp.app.train.planning import measured_notes
 from adadp.app.train.search_spec import Search
 from adadp.certificate.make import model_metadata
 from adadp.errors import InputError
@@ -83,11 +84,15 @@ def publish(out: Path, search: Search, material: Material, run: RunFolder | None
         test = material.prepared(config).test
         if test is not None:
             model = material.model(config, run).to(config.device)
-            look = accuracy_on(test, cross_entropy, inputs.classes, torch.device(config.device), None)
-            confusion = look.confusion(model)
+            asked = Asked(inputs.class_names, config.threshold, inputs.groups)
+            device = torch.device(config.device)
+            look = accuracy_on(test, cross_entropy, len(inputs.class_names), device, None, asked=asked)
+            confusion, figures = look.look(model)
             accuracy = look(model) if confusion is None else share_right(confusion)
             if confusion is not None:
                 folder.write_confusion(inputs.class_names, confusion)
+            if figures is not None:
+                folder.write_figures(figures)
     if learned:
         folder.save_features(learned)
     if inputs.encoder is not None:
@@ -105,7 +110,7 @@ def publish(out: Path, search: Search, material: Material, run: RunFolder | None
         steps_done=done["steps_done"],
         steps_lost=done["steps_lost"],
         record_unit=inputs.record,
-        notes=done["notes"],
+        notes=[*done["notes"], *measured_notes(folder.figures())],
         learned=learned,
         encoder=inputs.encoder,
         search=search.statement(),

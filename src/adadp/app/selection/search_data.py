@@ -90,7 +90,7 @@ def part_of(records: Prepared, chosen: Tensor) -> Prepared:
 
 def _network(config: TrainConfig, records: Prepared, shape: tuple[int, ...]) -> nn.Module:
     assert config.model is not None
-    return build_model(config.model, input_shape=shape, classes=records.inputs.classes, seed=0)
+    return build_model(config.model, input_shape=shape, classes=records.inputs.outputs, seed=0)
 
 
 def _records_in(file: str, config: TrainConfig) -> Pair:

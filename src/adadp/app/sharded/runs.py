@@ -19,7 +19,7 @@ from adadp.sharding import divide
 
 _FOLDER = "shards-"
 """What the names of such folders begin with."""
-_REFUSED = ("features", "ema", "validation", "compile", "tensorboard")
+_REFUSED = ("features", "ema", "validation", "holdout", "compile", "tensorboard")
 """Settings that were not made to work with a split model."""
 
 

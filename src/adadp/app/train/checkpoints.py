@@ -44,8 +44,8 @@ class Paid:
         """``step`` steps are in the model, and ``others`` were charged beside them: this is taken off ``charges``."""
         self._left = Counter(charges)
         self._left.subtract(others)
-        for charge in plan.charges_before():
-            if self._left[charge]:  # released before the first step, if the run came so far: see ``feature_release``
+        for charge in (*plan.charges_before(), *plan.charges_after()):
+            if self._left[charge]:  # no step, and released if the run came so far: ``feature_release``, ``holdout``
                 self._left[charge] -= 1
         begins = 0
         while begins < step:
@@ -102,6 +102,7 @@ def save(
     lost: int,
     processes: Sequence[int] = (1,),
     looks: Looks | None = None,
+    held: Tensor | None = None,
     average: WeightAverage | None = None,
     scheduled: Scheduled | None = None,
     rows: Mapping[str, Any] | None = None,
@@ -136,8 +137,8 @@ def save(
         text["noise"] = str(private.plan.noise)
     if looks is not None:
         text["looks"] = {"values": looks.values, "sigmas": looks.sigmas}
-        if looks.held is not None:
-            tensors[HELD] = looks.held.to(torch.uint8)
+    if held is not None:
+        tensors[HELD] = held.to(torch.uint8)
     if average is not None:
         text["averaged"] = average.steps
         tensors |= {f"average/{name}": value for name, value in average.tensors().items()}

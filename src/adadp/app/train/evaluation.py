@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,27 +15,31 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from adadp.app.figures import MOST_CLASSES, Groups, classes_figures, number_figures
 from adadp.app.losses import (
     IGNORED,
     Loss,
     check_labels,
     classes_found,
     inputs_and_labels,
+    is_of_counts,
     is_tokens,
+    probabilities_of,
     scores_of,
 )
 from adadp.app.runs import Evaluated
+from adadp.app.targets import Target
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 from adadp.records import Data, Records, to_device
 
 Evaluate = Callable[[nn.Module], float]
 
+Scored = tuple[slice, Tensor]
+"""Some of the records, and what the model says of them."""
+
 Confusion = tuple[tuple[int, ...], ...]
 """How many records of which class (a row) the model takes for which (a column)."""
-
-MOST_CLASSES = 200
-"""With more classes a confusion matrix is not made: nobody reads it, and its size is their square."""
 
 _AT_ONCE = 1000
 
@@ -46,9 +50,27 @@ _COPIES, _FEW, _SPREADS = 0.1, 5, 6
 """A share of copies, and beside it a number and so many standard deviations, up to which nothing is said."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a model beside the share it gets right. All of it is public."""
+
+    class_names: tuple[str, ...] = ()
+    """Empty: classes are called by their numbers."""
+    threshold: float | None = None
+    """From which probability on the second of two classes is said; None: 0.5."""
+    groups: Groups | None = None
+    """The groups of the test records."""
+    targets: tuple[Target, ...] = ()
+    """The targets, where they are numbers."""
+
+    def names(self, classes: int) -> tuple[str, ...]:
+        """The names of the classes, or their numbers."""
+        return self.class_names if len(self.class_names) == classes else tuple(map(str, range(classes)))
+
+
 @dataclass(frozen=True, eq=False)
-class LabelledRecords:
-    """Records to look at a classifier with; made by :func:`accuracy_on`. Called with a model: the share it gets right.
+class TestRecords:
+    """Public records with their labels, and how they come to a model.
 
     The model is in evaluation mode meanwhile, and in its own modes again afterwards.
     """
@@ -57,13 +79,66 @@ class LabelledRecords:
     """A tensor, or a dict of them."""
     labels: Tensor
     loss: Loss
-    classes: int
     device: torch.device
     dtype: torch.dtype | None
     bound: InputBound
+    asked: Asked
+
+    __test__ = False
+    """It is no test of pytest."""
+
+    def scored(self, model: nn.Module, at_once: int = _AT_ONCE) -> Iterator[Scored]:
+        """What ``model`` says of the records, ``at_once`` of them at a time."""
+        with _evaluating(model), torch.no_grad():
+            for start in range(0, len(self.labels), at_once):
+                rows = slice(start, start + at_once)
+                inputs = tree_map(
+                    lambda part, rows=rows: self.bound(to_device(part[rows], self.device, self.dtype)), self.features
+                )
+                yield rows, scores_of(model, inputs)
+
+
+class NumberRecords(TestRecords):
+    """Records to look at a model of numbers with."""
+
+    @property
+    def aims(self) -> tuple[Target, ...]:
+        """The targets; those that nobody has declared are called by their place."""
+        width = self.labels.reshape(len(self.labels), -1).shape[1]
+        names = ["target"] if width == 1 else [f"target {place + 1}" for place in range(width)]
+        return self.asked.targets or tuple(Target(name, count=is_of_counts(self.loss)) for name in names)
+
+    def look(self, model: nn.Module) -> tuple[Evaluated, dict[str, Any]]:
+        """The mean absolute error, of several targets the mean of theirs; and every figure of every target."""
+        targets, found = self.values(model)
+        figures = number_figures(targets, found, [each.name for each in self.aims], groups=self.asked.groups)
+        return Evaluated("MAE", float(np.abs(targets - found).mean()), low=0.0), figures
+
+    def values(
+        self, model: nn.Module, at_once: int = _AT_ONCE
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The true values of every target, and those the model says, in columns."""
+        said = torch.cat([scores.detach().cpu().reshape(len(scores), -1) for _, scores in self.scored(model, at_once)])
+        true = self.labels.reshape(len(self.labels), -1)
+        if not said.shape[1] == true.shape[1] == len(self.aims):
+            raise InputError(
+                "The model, the labels and the declared targets do not have the same number of targets.",
+                fix="Give the model one output for each target.",
+            )
+        columns = list(enumerate(self.aims))
+        targets = torch.stack([target.true(true[:, place]) for place, target in columns], dim=1)
+        found = torch.stack([target.meant(said[:, place]) for place, target in columns], dim=1)
+        return targets.numpy(), found.numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRecords(TestRecords):
+    """Records to look at a classifier with, by :func:`accuracy_on`. Called with a model: the share it gets right."""
+
+    classes: int
 
     def __call__(self, model: nn.Module) -> float:
-        right = self._total(model, lambda found, labels: (found == labels).sum())
+        right = self._total(self.scored(model), lambda found, labels: (found == labels).sum())
         return int(right) / int(self._counted.sum())
 
     @property
@@ -71,8 +146,15 @@ class LabelledRecords:
         """Which labels count: all but those of padding."""
         return self.labels != IGNORED if is_tokens(self.loss) else torch.ones_like(self.labels, dtype=torch.bool)
 
-    def confusion(self, model: nn.Module) -> Confusion | None:
-        """What the model takes the records of each class for; a row is a true class.
+    def look(self, model: nn.Module) -> tuple[Confusion | None, dict[str, Any] | None]:
+        """The confusion matrix and the figures, of one pass through the model."""
+        if is_tokens(self.loss) or self.classes > MOST_CLASSES:  # nothing to keep the scores for
+            return self.confusion(model), None
+        parts = list(self.scored(model))
+        return self.confusion(model, parts), self._figures(parts)
+
+    def confusion(self, model: nn.Module, parts: Iterable[Scored] | None = None) -> Confusion | None:
+        """What the model takes the records of each class for; a row is a true class. ``parts``: known scores.
 
         The sum of the diagonal over the sum of all is the share that is right, to the last bit.
 
@@ -89,20 +171,40 @@ class LabelledRecords:
         if size > MOST_CLASSES or bool((whole != labels).any()) or int(whole.max()) >= size:
             return None
         cells = size * size
-        counts = self._total(model, lambda found, true: torch.bincount(true.long() * size + found, minlength=cells))
+        parts = self.scored(model) if parts is None else parts
+        counts = self._total(parts, lambda found, true: torch.bincount(true.long() * size + found, minlength=cells))
         return tuple(tuple(row) for row in counts.reshape(size, size).tolist())
 
-    def _total(self, model: nn.Module, of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def _figures(self, parts: Iterable[Scored]) -> dict[str, Any] | None:
+        """Every figure of the model; None of labels that are no classes, or several to a record."""
+        whole = self.labels.long()
+        if self.labels.numel() != len(self.labels) or bool((whole != self.labels).any()):
+            return None
+        said = torch.cat([probabilities_of(scores, self.loss) for _, scores in parts])
+        if said.dim() != 2 or int(whole.max()) >= said.shape[1]:
+            return None
+        names, threshold = self.asked.names(self.classes), self.asked.threshold
+        return classes_figures(
+            said.numpy(),
+            whole.cpu().flatten().numpy(),
+            names,
+            threshold=0.5 if threshold is None else threshold,
+            groups=self.asked.groups,
+        )
+
+    def found(self, scores: Tensor) -> Tensor:
+        """The classes that scores tell, by the threshold if there is one."""
+        if self.asked.threshold is None:
+            return classes_found(scores, self.loss)
+        return (probabilities_of(scores, self.loss)[:, 1] > self.asked.threshold).long()
+
+    def _total(self, parts: Iterable[Scored], of: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """The sum of what ``of`` makes of the classes found and the true ones, a part of the records at a time."""
         total = torch.zeros((), dtype=torch.long)
-        with _evaluating(model), torch.no_grad():
-            for rows in torch.split(torch.arange(len(self.labels)), _AT_ONCE):
-                inputs = tree_map(
-                    lambda part, rows=rows: self.bound(to_device(part[rows], self.device, self.dtype)), self.features
-                )
-                labels, counted = self.labels[rows].cpu().flatten(), self._counted[rows].cpu().flatten()
-                found = classes_found(scores_of(model, inputs), self.loss).cpu().flatten()
-                total = total + of(found[counted], labels[counted])
+        for rows, scores in parts:
+            labels, counted = self.labels[rows].cpu().flatten(), self._counted[rows].cpu().flatten()
+            found = self.found(scores).cpu().flatten()
+            total = total + of(found[counted], labels[counted])
         return total
 
 
@@ -119,6 +221,7 @@ def accuracy_on(
     dtype: torch.dtype | None,
     *,
     bound: InputBound | None = None,
+    asked: Asked = Asked(),  # noqa: B008  # frozen
 ) -> LabelledRecords:
     """The share of ``test`` a classifier gets right, for the losses that train one; within ``bound``, as in training.
 
@@ -130,12 +233,44 @@ def accuracy_on(
     """
     if classes is None:
         raise InputError(
-            "Accuracy on test data is known for cross-entropy losses only.",
+            "What a model gets right on test data is known for the losses with a name only.",
             fix="Pass evaluate=, a function of the model that returns a number, in place of test.",
         )
     check_pair(test, "test")
     check_labels(test[1], classes, "test", ignored=is_tokens(loss))
-    return LabelledRecords(test[0], test[1], loss, classes, device, dtype, InputBound() if bound is None else bound)
+    if asked.threshold is not None and (classes != 2 or is_tokens(loss)):
+        raise InputError(
+            f"`threshold` is {asked.threshold:g}, and there are not two classes.",
+            why="It is the probability from which on the second of two is said.",
+            fix="Leave it out: of more classes the most probable one is said.",
+        )
+    _check_groups(asked, test[1])
+    bound = InputBound() if bound is None else bound
+    return LabelledRecords(test[0], test[1], loss, device, dtype, bound, asked, classes)
+
+
+def numbers_on(
+    test: tuple[Tensor, Tensor],
+    loss: Loss,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    *,
+    bound: InputBound,
+    asked: Asked,
+) -> NumberRecords:
+    """The errors on ``test`` of a model of numbers, for the losses that train one."""
+    check_pair(test, "test")
+    if asked.threshold is not None:
+        raise InputError("`threshold` is given, and the targets are numbers.", fix="Leave it out.")
+    if not bool(torch.isfinite(test[1].double()).all()):
+        raise InputError("The test labels are not all finite numbers.", fix="Correct or remove those records.")
+    _check_groups(asked, test[1])
+    return NumberRecords(test[0], test[1], loss, device, dtype, bound, asked)
+
+
+def _check_groups(asked: Asked, labels: Tensor) -> None:
+    if asked.groups is not None and len(asked.groups.places) != len(labels):
+        raise InputError("There are not as many groups as test records.", fix="Give every test record its group.")
 
 
 def refuse_training_records(data: Data, public: tuple[Tensor, Tensor] | None, called: str = "test") -> None:

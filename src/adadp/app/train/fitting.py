@@ -23,6 +23,7 @@ from adadp.app.features import (
     raw_bound,
     released_stages,
 )
+from adadp.app.figures import Groups
 from adadp.app.losses import Loss
 from adadp.app.optimizers.building import MakeOptimizer
 from adadp.app.optimizers.scheduling import MakeScheduler
@@ -32,8 +33,8 @@ from adadp.app.sources import Collate, read_data
 from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import clip_rule_text
 from adadp.app.texts.methods import method_text, parse_method
-from adadp.app.train.evaluation import Evaluate, Evaluation, check_pair, labelled, refuse_training_records
-from adadp.app.train.planning import with_release_noise
+from adadp.app.train.evaluation import Asked, Evaluate, Evaluation, check_pair, labelled, refuse_training_records
+from adadp.app.train.planning import holdout_noise, with_release_noise
 from adadp.app.train.result import TrainResult
 from adadp.app.train.run import Watch
 from adadp.app.train.session import tensors_of_data, train
@@ -89,6 +90,7 @@ def fit(
     units: Any = None,
     test: Data | None = None,
     test_units: Any = None,
+    groups: Sequence[object] | None = None,
     evaluate: Evaluate | Evaluation | None = None,
     validation: tuple[Tensor, Tensor] | int | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -119,13 +121,16 @@ def fit(
                     take probe records
     ``units``       ids, one for each row, or the column of ``data`` that holds them: all rows with one id are
                     protected together, as one record (docs/units.md)
-    ``test``        public (features, labels), or what ``data`` may be, for an accuracy; refused if many of them are
-                    training records
+    ``test``        public (features, labels), or what ``data`` may be, for the figures of the result (docs/figures.md);
+                    refused if many of them are training records
     ``test_units``  the ids of the rows of ``test``, to refuse units that are trained on; those in the column ``units``
                     of ``test`` are found
+    ``groups``      a value for each record of ``test``, such as a hospital: the figures are told for each of them too
     ``evaluate``    a function of the model that returns a number from public data, or an ``Evaluation`` with a name
     ``validation``  for a noise schedule that follows looks: public (features, labels), or how many of ``data`` to keep
                     aside, which are private unless ``validation_public``
+    ``holdout``     (a setting) a share of ``data``, such as "10%", that is never trained on: the figures of the result
+                    on it are released once, in the end, with noise; of numbers within ``target_range``
     ``out``         folder to keep the run in; ``resume=True`` goes on with the run that is there, given the same data,
                     model and arguments; ``moved=True`` if it ran on another machine, and no other copy of it went on
     ``watch``       a function that is called with the status of the run
@@ -195,6 +200,7 @@ def fit(
         unit=None if units is None else units if isinstance(units, str) else UNNAMED,
         **(settings if found_units is None else {**settings, "rows_per_unit": found_units.rows_per_unit}),
     )
+    config = config.replace(holdout_noise=holdout_noise(config)) if config.holdout is not None else config
     if any(stage.noise_multiplier is None for stage in released_stages(stages)):
         stages = with_release_noise(stages, config)
         config = config.replace(features=features_text(stages))
@@ -235,6 +241,7 @@ def fit(
         record_unit=None if config.unit is None else record_of(config.unit),
         input_shape=shape,
         watch=watch,
+        asked=Asked() if groups is None else Asked(groups=Groups.of("group", list(groups))),
     )
 
 

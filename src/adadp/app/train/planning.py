@@ -12,7 +12,7 @@ noise_schedule = validation:...             not known ahead: the plan is its mos
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,7 @@ from adadp.app.accounting.plans import refuse_spent, scaled_to
 from adadp.app.accounting.targets import EpsilonTarget, RhoTarget, Target
 from adadp.app.config import AUTO, TrainConfig, require_delta
 from adadp.app.features import ReleasedStage, Stage, released_stages
+from adadp.app.figures import headline
 from adadp.app.schedules import StepDecay, ValidationDecay
 from adadp.app.spec import RunSpec
 from adadp.app.texts.schedules import OpenSchedule
@@ -46,7 +47,7 @@ def plan_of(spec: RunSpec, records: int) -> Plan:
             fix="Pass numbers; auto_batch_size and auto_steps of adadp.app.auto_size compute them.",
         )
     if config.records is not None:
-        records = config.records - (config.validation or 0)
+        records = config.records - config.kept_aside(config.records)
     if config.data == "python":  # whose records these are is not known; files of a user's own are checked when read
         refuse_large_delta(config, records)
     draft, has_length = _draft(spec, records)
@@ -66,11 +67,14 @@ def plan_of(spec: RunSpec, records: int) -> Plan:
         _check_certifiable(draft, config)
         return draft
     refuse_spent(draft, target)
+    trained = replace(draft, held=None)  # what is released of records kept aside is within the target by itself
     if not has_length:
-        return _longest(draft, noise.known(), target)
-    if noise.unknown == "k":
-        return draft.with_noise(noise.closed(_fastest(draft, noise, target)))
-    return scaled_to(draft, target)
+        trained = _longest(trained, noise.known(), target)
+    elif noise.unknown == "k":
+        trained = trained.with_noise(noise.closed(_fastest(trained, noise, target)))
+    else:
+        trained = scaled_to(trained, target)
+    return replace(trained, held=draft.held)
 
 
 def refuse_large_delta(config: TrainConfig | SimpleNamespace, records: int) -> None:
@@ -113,6 +117,43 @@ def with_release_noise(stages: tuple[Stage, ...], config: TrainConfig | SimpleNa
     return tuple(stage.with_noise(_noise_for(stage, config)) if stage in lacking else stage for stage in stages)
 
 
+def holdout_noise(config: TrainConfig | SimpleNamespace) -> float | None:
+    """The noise of the figures of records that are kept aside, which cost what the whole run may cost.
+
+    Nobody trains on these records, so what their figures cost and what the training costs are not added.
+    """
+    if config.holdout is None or config.holdout_noise is not None:
+        return config.holdout_noise
+    relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
+    if config.rho is not None:
+        least = (2 if relation is Neighbours.REPLACE_ONE else 1) / math.sqrt(2 * config.rho)
+    elif config.epsilon is not None and config.delta is not None:
+        found = smallest_noise(
+            lambda noise_multiplier: GaussianRelease(noise_multiplier, relation, held_out=True),
+            epsilon=config.epsilon,
+            delta=config.delta,
+            accountant=accountant(config.accountant),
+        )
+        least = found.value
+    else:
+        raise InputError(
+            "The noise of the figures of records that are kept aside is not given.",
+            why="Without a target epsilon or rho nothing says how much of it is affordable.",
+            fix="Pass `holdout_noise`, or `epsilon` with `delta`.",
+        )
+    return float(f"{least * 1.001:.4g}")
+
+
+def _held_noise(spec: RunSpec) -> float | None:
+    if spec.config.holdout is not None and (spec.decay is not None or spec.method.choice is not None):
+        raise InputError(
+            f"Records are kept aside for figures, and {spec.method.name} chooses its noise during the run.",
+            why="The budget of such a run has no place for the figures.",
+            fix="Use another method, or leave `holdout` out.",
+        )
+    return holdout_noise(spec.config)
+
+
 def _noise_for(stage: ReleasedStage, config: TrainConfig | SimpleNamespace) -> float:
     """The noise at which ``stage`` alone costs its share of epsilon: a short number, on the safe side."""
     assert config.epsilon is not None
@@ -146,6 +187,14 @@ def notes_of(spec: RunSpec, plan: Plan) -> list[str]:
     """What a certificate must note about a run because of its configuration."""
     found = (spec.method.note(plan.steps), large_delta(spec.config, plan.records))
     return [each for each in found if each is not None]
+
+
+def measured_notes(figures: Mapping[str, Any] | None) -> list[str]:
+    """What a certificate says of the figures on public test records, which are no part of the guarantee."""
+    if figures is None:
+        return []
+    said = headline(figures)
+    return [f"Measured on {figures['records']:,} public test records, outside of the guarantee: {said}."]
 
 
 def target_of(config: TrainConfig) -> Target | None:
@@ -197,6 +246,7 @@ def _draft(spec: RunSpec, records: int) -> tuple[Plan, bool]:
         replaced=tuple(stage.replaced for stage in released),
         batch_size_schedule=batches,
         clip_norm_schedule=spec.clip_norm_schedule,
+        held=_held_noise(spec),
     )
     clips = spec.clip_norm_schedule
     if clips is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from adadp.app.figures import headline
 from adadp.app.report.wording import plain_words
 from adadp.app.runs import ClassCounts, Evaluated
 from adadp.app.train.evaluation import Confusion
@@ -48,6 +49,8 @@ class TrainResult:
     """Of the test records: rows are the true classes, columns what the model takes them for."""
     evaluation: Evaluated | None = None
     """What ``evaluate`` returned in the end, with its name and range."""
+    figures: dict[str, Any] | None = None
+    """Every figure on the test data, as in figures.json: docs/figures.md."""
 
     @property
     def epsilon(self) -> float | None:
@@ -65,6 +68,15 @@ class TrainResult:
     def balanced_accuracy(self) -> float | None:
         """The mean over the classes of the share of their test records that is right; None where that is not known."""
         return None if self.confusion is None else ClassCounts.of(self.confusion).balanced_accuracy
+
+    holdout: dict[str, Any] | None = None
+    """The figures on records that were kept aside, released with noise; None where there are none."""
+
+    @property
+    def headline(self) -> str | None:
+        """The figure that does not mislead, in words: on the test data, or else on records kept aside; or None."""
+        figures = self.holdout if self.figures is None else self.figures
+        return None if figures is None else headline(figures)
 
     def describe(self) -> str:
         """The certificate in plain words."""

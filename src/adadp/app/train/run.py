@@ -25,8 +25,15 @@ from adadp.app.texts.schedules import parse_schedule
 from adadp.app.train import checkpoints
 from adadp.app.train.averaging import WeightAverage
 from adadp.app.train.checkpoints import Paid
-from adadp.app.train.evaluation import Confusion, Evaluation, LabelledRecords, share_right
-from adadp.app.train.planning import note_on_processes, notes_of
+from adadp.app.train.evaluation import (
+    Confusion,
+    Evaluation,
+    LabelledRecords,
+    NumberRecords,
+    share_right,
+)
+from adadp.app.train.holdout import Holdout, note_on
+from adadp.app.train.planning import measured_notes, note_on_processes, notes_of
 from adadp.app.train.rehearsal import refuse_broken, rehearse
 from adadp.app.train.result import Status, TrainResult
 from adadp.app.train.stopping import stop_requests
@@ -40,6 +47,8 @@ from adadp.plan import Plan
 from adadp.step import PrivateGradients
 
 Watch = Callable[[Status], None]
+Measure = LabelledRecords | NumberRecords | Evaluation
+"""How a run looks at its model."""
 
 
 class Run:
@@ -52,11 +61,12 @@ class Run:
         spec: RunSpec,
         *,
         folder: RunFolder | None,
-        evaluate: LabelledRecords | Evaluation | None,
+        evaluate: Measure | None,
         watch: Watch | None,
         looks: Looks | None = None,
         budget: Filter | None = None,
         scheduled: Scheduled | None = None,
+        holdout: Holdout | None = None,
     ) -> None:
         """``looks`` and ``budget`` belong to noise that is chosen on the way: who chooses it, and what it may spend."""
         check_noise(optimizer, private)
@@ -66,7 +76,9 @@ class Run:
         self.config = config = spec.config
         self.model = private.model
         self.average = None if config.ema is None else WeightAverage(self.model, config.ema)
-        self.looks, self.budget = looks, budget
+        self.looks, self.budget, self.holdout = looks, budget, holdout
+        self.held_out: dict[str, Any] | None = None
+        """What was released of records that were kept aside."""
         self.board: Board | None = None
         self.folder, self.evaluate, self.watch = folder, evaluate, watch
         self.rate = spec.lr
@@ -76,6 +88,7 @@ class Run:
         """Steps that were paid and are not in the model."""
         self.accuracy: float | None = None
         self.evaluation: Evaluated | None = None
+        self.figures: dict[str, Any] | None = None
         self.validation_accuracy: float | None = None
         self.every = config.checkpoint_every or max(1, self.plan.steps // 10)
         self._before, self._started = 0.0, time.perf_counter()
@@ -90,6 +103,13 @@ class Run:
     def plan(self) -> Plan:
         """The plan; of noise that is chosen on the way, as far as it is known."""
         return self.private.plan
+
+    @property
+    def held(self) -> Tensor | None:
+        """Which records are kept aside. Sensitive."""
+        if self.holdout is not None:
+            return self.holdout.held
+        return None if self.looks is None else self.looks.held
 
     @property
     def elapsed(self) -> float:
@@ -319,6 +339,7 @@ class Run:
                 lost=self.lost,
                 processes=self.processes,
                 looks=self.looks,
+                held=self.held,
                 average=self.average,
                 scheduled=self.scheduled,
                 rows=rows,
@@ -341,11 +362,13 @@ class Run:
             notes = [*notes, self.average.note]
         if self.scheduled is not None:
             notes = [*notes, self.scheduled.note]
+        if self.holdout is not None:
+            self.held_out = self.holdout.release(self.private, self.folder)
         about = note_on_processes(self.processes, self.plan, exact=self.private.exact, split=self.split)
         notes = [*notes, *about, *notes_of(self.spec, self.plan)]
         measured = self.looked() if self.split else None  # which takes all processes
         tensors = self._whole_tensors() if self.split else None
-        certificate, confusion, out, self.accuracy, self.evaluation = self.ranks.from_first(
+        certificate, confusion, out, self.accuracy, self.evaluation, self.figures = self.ranks.from_first(
             "certifying",
             lambda: self._certified(seconds, record_unit, notes, learned, encoder, measured=measured, tensors=tensors),
         )
@@ -360,6 +383,8 @@ class Run:
             out,
             confusion,
             evaluation=self.evaluation,
+            figures=self.figures,
+            holdout=None if self.held_out is None else self.held_out["figures"],
         )
 
     def _whole_tensors(self) -> dict[str, Tensor]:
@@ -377,13 +402,15 @@ class Run:
         *,
         measured: tuple[dict[str, Any], Confusion | None] | None,
         tensors: Mapping[str, Tensor] | None,
-    ) -> tuple[dict[str, Any], Confusion | None, Path | None, float | None, Evaluated | None]:
+    ) -> tuple[dict[str, Any], Confusion | None, Path | None, float | None, Evaluated | None, dict[str, Any] | None]:
         """The last measurements and the certificate, when the folder of the run is complete."""
         found, confusion = self.looked() if measured is None else measured
         folder = self.folder
         if folder is not None and not any("final" in record for record in folder.metrics()):
             if confusion is not None:
                 folder.write_confusion(_class_names(encoder, len(confusion)), confusion)
+            if self.figures is not None:
+                folder.write_figures(self.figures)
             self.keep({"step": self.private.step, "final": True, **found, "seconds": seconds})
         kept = {
             name.replace("_orig_mod.", ""): value.detach().cpu()  # compiled parts go under their own names
@@ -398,7 +425,7 @@ class Run:
             steps_done=self.private.step - self.lost,
             steps_lost=self.lost,
             record_unit=record_unit,
-            notes=[*self.private.notes, *notes],
+            notes=[*self.private.notes, *notes, *measured_notes(self.figures), *note_on(self.held_out)],
             learned=learned,
             encoder=encoder,
             budget=self.budget,
@@ -410,7 +437,8 @@ class Run:
             folder.checkpoint_path.unlink(missing_ok=True)
             remove_folders(folder.path)
             write_report(folder)  # last: the run has finished, whatever becomes of its page
-        return certificate, confusion, None if folder is None else folder.path, self.accuracy, self.evaluation
+        out = None if folder is None else folder.path
+        return certificate, confusion, out, self.accuracy, self.evaluation, self.figures
 
     def looked(self) -> tuple[dict[str, Any], Confusion | None]:
         """One look at the test data: what is logged of it, and the confusion matrix if there is one."""
@@ -419,7 +447,10 @@ class Run:
         if isinstance(self.evaluate, Evaluation):
             self.evaluation = self.evaluate(self.model)
             return {"evaluation": asdict(self.evaluation)}, None
-        confusion = self.evaluate.confusion(self.model)
+        if isinstance(self.evaluate, NumberRecords):
+            self.evaluation, self.figures = self.evaluate.look(self.model)
+            return {"evaluation": asdict(self.evaluation)}, None
+        confusion, self.figures = self.evaluate.look(self.model)
         self.accuracy = self.evaluate(self.model) if confusion is None else share_right(confusion)
         return {"test_accuracy": self.accuracy}, confusion
 

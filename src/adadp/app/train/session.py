@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils._pytree import tree_map
 
 from adadp.app.compiled_passes import CompiledPasses
 from adadp.app.config import TrainConfig
@@ -26,7 +25,9 @@ from adadp.app.losses import (
     in_half_precision,
     inputs_and_labels,
     is_tokens,
+    with_classes,
 )
+from adadp.app.model_checks import check_model
 from adadp.app.optimizers.building import MakeOptimizer, make_optimizer
 from adadp.app.optimizers.scheduling import MakeScheduler, schedule
 from adadp.app.owndata import is_own
@@ -35,18 +36,25 @@ from adadp.app.runs.anchor import Anchor
 from adadp.app.schedules import ValidationDecay
 from adadp.app.sharded.runs import refuse_settings
 from adadp.app.spec import RunSpec
-from adadp.app.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
+from adadp.app.train.evaluation import (
+    Asked,
+    Evaluate,
+    Evaluation,
+    check_pair,
+    named,
+)
 from adadp.app.train.feature_release import Preparation
+from adadp.app.train.measuring import Measured
 from adadp.app.train.planning import filter_of, plan_of, planned_budget
 from adadp.app.train.rehearsal import refuse_broken
 from adadp.app.train.result import TrainResult
 from adadp.app.train.run import Run, Watch
 from adadp.app.train.stopping import stop_requests
 from adadp.app.train.tensorboard import Board, check_board
-from adadp.app.train.validation_noise import HELD, HeldOut, Looks, hold_out
+from adadp.app.train.validation_noise import HELD, HeldOut, hold_out
 from adadp.app.units import Units, example_by_unit, loss_by_unit, records_by_unit
 from adadp.errors import InputError, LedgerCorrupt
-from adadp.gradients.model_checks import check_model, plain_model
+from adadp.gradients.model_checks import plain_model
 from adadp.input_bound import InputBound
 from adadp.ledger import BudgetRule, Ledger, read_ledger
 from adadp.randomness import source_of
@@ -82,6 +90,7 @@ def train(
     example: Data | None = None,
     units: Units | None = None,
     watch: Watch | None = None,
+    asked: Asked = Asked(),  # noqa: B008  # frozen
 ) -> TrainResult:
     """Train ``model`` as ``spec`` says, and certify it.
 
@@ -98,7 +107,8 @@ def train(
     ``encoder`` says, as JSON, how files become records; it is kept with the run. ``validation`` is public data for the
     looks of a validation schedule, where the configuration does not keep records of ``data`` aside for them.
     ``example`` are public records that the model is looked over with in place of probe records. With ``units`` the rows
-    of ``data`` belong to these, and all of a unit's rows together are one record.
+    of ``data`` belong to these, and all of a unit's rows together are one record. ``asked`` says what the classes
+    or targets are called, and by which groups the figures on ``test`` are told.
 
     Of several processes (``adadp.ranks``) the first has the folder, measures and shows; all return the same result.
     """
@@ -107,26 +117,27 @@ def train(
     refuse_settings(model, spec)
     folder = _to_resume(out, config, encoder) if resume and ranks.first else None
     device = _device(config.device)
-    check_model(model)
+    check_model(model, split=True)
     passed, model = model, plain_model(model).to(device).train()
     dtype = next((value.dtype for value in model.parameters() if value.is_floating_point()), None)
     chosen = find_loss(loss)
     whole = _Whole.of(spec, input_shape, data, device)
-    held = _held_out(data, config, folder, ranks)
-    if held is not None:
-        data, validation = held.train, (held.validation[0], held.validation[-1])
-    decay = _decay_of(spec, validation)
+    held = _held_out(data, config, folder, ranks, units)
+    data, validation = (data, validation) if held is None else (held.train, (held.validation[0], held.validation[-1]))
+    decay = _decay_of(spec, None if config.holdout is not None else validation)
     preparation, data, test, validation = _prepared(spec, data, test, validation, units)
     whole = replace(whole, preparation=preparation)
     rows = Records(data, device, dtype, None if whole.stages else InputBound.of(config.input_bound))
     records = records_by_unit(rows, units, device)
     public = None if example is None else Records(example, device, dtype, rows.bound)
     classes = classes_of(model, chosen, rows.example(), None if public is None else public.example())
-    if classes is not None:
-        for labels in _labels_by_part(rows):
-            check_labels(labels, classes, "training", ignored=is_tokens(chosen))
-    measured = _Measured(model, chosen, classes, device, dtype, records.bound)
-    measure = measured.by(test, None if evaluate is None else _of_records(named(evaluate), whole))
+    _check_all_labels(rows, classes, chosen)
+    chosen = with_classes(chosen, weights=config.weights, offsets=config.offsets, classes=classes)
+    measured = Measured(model, chosen, classes, device, dtype, rows.bound, replace(asked, threshold=config.threshold))
+    measure = measured.by(
+        test, None if evaluate is None else _of_records(named(evaluate), whole), kept_aside=config.holdout is not None
+    )
+    holdout = measured.holdout(validation, held, config)
     plan = plan_of(spec, len(records) if held is None else held.records)
     looks = None if decay is None else measured.looks(decay, validation, config.validation, held)
     refuse_broken(model, "before the first step", "Nothing was spent.")
@@ -161,6 +172,7 @@ def train(
             looks=looks,
             budget=budget,
             scheduled=scheduled,
+            holdout=holdout,
         )
         place.check_records(records, resume)
         if resume:
@@ -175,8 +187,9 @@ def train(
             if ranks.any("asking for stops", stop.is_set()):
                 raise run.stopped()
         run.loop()
-        learned = None if preparation is None else preparation.learned
-        result = run.finish(record_unit, [*notes, *place.stated()], learned, encoder)
+        result = run.finish(
+            record_unit, [*notes, *place.stated()], None if preparation is None else preparation.learned, encoder
+        )
         return replace(result, model=whole(result.network))
 
 
@@ -306,6 +319,12 @@ class _Place:
         return self._begun(folder.ledger_path)
 
 
+def _check_all_labels(records: Records, classes: int | None, loss: Loss) -> None:
+    if classes is not None:
+        for labels in _labels_by_part(records):
+            check_labels(labels, classes, "training", ignored=is_tokens(loss))
+
+
 def _labels_by_part(records: Records) -> Iterator[Any]:
     """The labels of ``records``; none of a ``Dataset`` and of tables on disk, which would be read as a whole."""
     columns = records.columns
@@ -319,10 +338,19 @@ def _labels_by_part(records: Records) -> Iterator[Any]:
         yield labels.rows(torch.arange(start, min(start + _AT_ONCE, len(labels))))
 
 
-def _held_out(data: Data, config: TrainConfig, folder: RunFolder | None, ranks: Ranks) -> HeldOut | None:
+def _held_out(
+    data: Data, config: TrainConfig, folder: RunFolder | None, ranks: Ranks, units: Units | None
+) -> HeldOut | None:
     """The records that are kept aside, the same ones as before where the run goes on."""
-    if config.validation is None:
+    if config.validation is None and config.holdout is None:
         return None
+    if units is not None:
+        raise InputError(
+            "Rows are kept aside, and all rows of a unit are protected together.",
+            why="Some rows of a unit would be trained on and others measured, and a figure of a unit with many rows "
+            "would tell more than its noise hides.",
+            fix="Leave `holdout` and `validation` out, and pass public records to measure on.",
+        )
     relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
     found = None if folder is None else folder.load_checkpoint()
     source = source_of(config.seed)
@@ -430,10 +458,6 @@ def _device(name: str) -> torch.device:
         ) from error
 
 
-def _nothing_right(model: nn.Module) -> float:  # noqa: ARG001
-    return 0.0
-
-
 @dataclass(frozen=True)
 class _Whole:
     """What makes of a network a model that takes records as they come: not in their range, and without features."""
@@ -480,57 +504,3 @@ class _Zeros(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         return torch.zeros(len(values), *self._shape, device=values.device)
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """A model, and how the records it is tried on come to it."""
-
-    model: nn.Module
-    loss: Loss
-    classes: int | None
-    device: torch.device
-    dtype: torch.dtype | None
-    bound: InputBound
-
-    def by(
-        self, test: tuple[Tensor, Tensor] | None, evaluation: Evaluation | None
-    ) -> LabelledRecords | Evaluation | None:
-        """How to look at the model; it has been tried once when this returns."""
-        if evaluation is None:
-            return None if test is None else self.accuracy(test)
-        if test is not None:
-            raise InputError(
-                "Both test and evaluate are given.", why="A model is judged by one of them.", fix="Leave one out."
-            )
-        evaluation(self.model)
-        return evaluation
-
-    def accuracy(self, test: tuple[Tensor, Tensor]) -> LabelledRecords:
-        """The accuracy on ``test``; it has been tried on one record when this returns."""
-        measure = self._accuracy(test)
-        try:
-            self._accuracy((tree_map(lambda part: part[:1], test[0]), test[1][:1]))(self.model)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise InputError(
-                f"The model cannot be tried on the test data: {error}",
-                fix="Give the test records the shape and dtype of the training records.",
-            ) from error
-        return measure
-
-    def looks(
-        self,
-        decay: ValidationDecay,
-        validation: tuple[Tensor, Tensor] | None,
-        public_size: int | None,
-        held: HeldOut | None,
-    ) -> Looks:
-        """The looks of a validation schedule at ``validation``, which ``_decay_of`` has found to be there."""
-        assert validation is not None
-        size = len(validation[1])
-        empty = not size and held is not None  # no coin kept a record aside
-        look: Evaluate = _nothing_right if empty else self.accuracy(validation)
-        return Looks(decay, look, true_size=size, size=public_size or size, held=None if held is None else held.held)
-
-    def _accuracy(self, test: tuple[Tensor, Tensor]) -> LabelledRecords:
-        return accuracy_on(test, self.loss, self.classes, self.device, self.dtype, bound=self.bound)

@@ -62,25 +62,23 @@ def hold_out(
     *,
     ranks: Ranks = ONE,
 ) -> HeldOut:
-    """Keep ``config.validation`` records aside; ``before`` says which, for a run that goes on. Of several processes the
-    first says it for all.
+    """Keep the ``validation`` or ``holdout`` records aside; ``before`` says which, for a run that goes on. Of several
+    processes the first says it for all.
     """
-    size, total = config.validation, len(data[0])
-    assert size is not None
+    total = len(data[0])
     public = config.records or total
+    size = config.kept_aside(public)
     if not size < public:
         raise InputError(
             f"{size} validation records are to be kept aside, and there are {public}.",
             fix="Keep fewer aside: the others are trained on.",
         )
-    declared = bool(config.validation_public)
+    declared, purpose = bool(config.validation_public), _PURPOSE if config.holdout is None else "holdout"
 
     def drawn() -> Tensor:
         if before is not None:
             return before.bool()
-        return set_aside(
-            total, size, of=public, public=declared, neighbours=neighbours, source=source, purpose=_PURPOSE
-        )
+        return set_aside(total, size, of=public, public=declared, neighbours=neighbours, source=source, purpose=purpose)
 
     held = ranks.from_first("keeping records aside", drawn)
     aside = held.nonzero().squeeze(1)

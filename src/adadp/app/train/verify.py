@@ -3,6 +3,8 @@
 plan            what the configuration asks for, for the certified number of records
 charges         none beyond that plan, and the noise that it states
 statements      what the certificate says about configuration, features and data
+measurements    the figures of held-out records follow from the released sums, those of test records from the same
+                records as the confusion matrix, and the certificate says of both what they say
 page            where report.html exists: it is what these files make
 search          where search.json exists: the run is one of its candidates, and they cost what was charged
 """
@@ -26,9 +28,11 @@ from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import parse_clip_rule
 from adadp.app.texts.methods import parse_method
 from adadp.app.texts.schedules import parse_schedule
-from adadp.app.train.planning import notes_of, plan_of, planned_budget
+from adadp.app.train.holdout import figures_of, note_on
+from adadp.app.train.planning import measured_notes, notes_of, plan_of, planned_budget
 from adadp.app.train.search_spec import Search
 from adadp.certificate.verify import CLOSE
+from adadp.certificate.verify import close as close_enough
 from adadp.errors import InputError
 from adadp.events import describe
 from adadp.ledger import LedgerRecord, PlannedBudget, budget_like, read_ledger
@@ -43,6 +47,7 @@ def application_checks(path: Path) -> dict[str, Callable[[], str]]:
         "plan": finished.plan,
         "charges": finished.charges,
         "statements": finished.statements,
+        "measurements": finished.measurements,
         "page": finished.page,
     }
     return found | ({"search": finished.search} if (path / "search.json").exists() else {})
@@ -112,6 +117,33 @@ class _Finished:
         if wrong:
             raise InputError(f"The certificate says something else than this run under: {', '.join(wrong)}.")
         return "as this run would state them again"
+
+    def measurements(self) -> str:
+        """The figures follow from what they were computed from, and the certificate says of them what they say."""
+        folder, notes = self._folder, self._certificate["notes"]
+        figures, released, counts = folder.figures(), folder.holdout(), folder.confusion()
+        said = [*measured_notes(figures), *note_on(released)]
+        if not set(said) <= set(notes) or any(_is_measured(note) and note not in said for note in notes):
+            raise InputError("The certificate says something else of the figures than figures.json or holdout.json.")
+        if figures is not None and figures["kind"] != "numbers" and counts is not None:
+            right, total = (
+                sum(row[place] for place, row in enumerate(counts["counts"])),
+                sum(map(sum, counts["counts"])),
+            )
+            sizes = [sum(row) for row in counts["counts"]]
+            if [each["records"] for each in figures["classes"]] != sizes or not math.isclose(
+                figures["figures"]["accuracy"]["value"], right / total, rel_tol=CLOSE
+            ):
+                raise InputError("figures.json and confusion.json are not of the same test records.")
+        if released is not None and released["sums"] is not None:
+            again = figures_of(released)
+            if released["noise_multiplier"] != self._stated.held or not close_enough(again, released["figures"]):
+                raise InputError(
+                    "The figures in holdout.json do not follow from its sums, or not with the charged noise."
+                )
+        if released is not None and self._stated.held is None:
+            raise InputError("holdout.json holds figures of records that no plan keeps aside.")
+        return "figures as they follow from what was released and counted"
 
     def search(self) -> str:
         search, config = self._search, self._folder.config
@@ -183,6 +215,11 @@ class _Finished:
         if self._asked.adaptive:  # the filter is the guarantee; a length is only where the run ends at the latest
             steps = min(self._certificate["plan"]["steps"], steps)
         return replace(self._asked, noise=None if noise == "none" else parse_schedule(noise), steps=steps)
+
+
+def _is_measured(note: str) -> bool:
+    """Whether a note of a certificate tells a figure of the model."""
+    return note.startswith(("Measured on ", "Measured with noise on "))
 
 
 def _without_source(parts: dict[str, Any]) -> list[dict[str, Any]]:

@@ -181,8 +181,9 @@ MODELS = tuple(_NETWORKS)
 _NETWORKS["cancer"] = _NETWORKS["cancer-mlp"]  # its older name
 
 
-def build_model(name: str, *, input_shape: Shape, classes: int, seed: int) -> nn.Module:
-    """The network ``name`` for records of ``input_shape``, with weights drawn from ``seed``.
+def build_model(name: str, *, input_shape: Shape, classes: int, seed: int, numbers: bool = False) -> nn.Module:
+    """The network ``name`` for records of ``input_shape``, with weights drawn from ``seed``. ``classes`` is how many
+    numbers it says of a record: scores, or with ``numbers`` one for each target.
 
     what is given                      what happens
     an unknown name, or bad widths     ``InputError`` with the known names
@@ -190,7 +191,8 @@ def build_model(name: str, *, input_shape: Shape, classes: int, seed: int) -> nn
     a global generator in any state    it is neither read nor moved
     """
     shape = tuple(checks.count("input_shape", length) for length in input_shape)
-    classes = checks.count("classes", classes, minimum=2, why="With one class there is nothing to learn.")
+    least = 1 if numbers else 2
+    classes = checks.count("classes", classes, minimum=least, why="With one class there is nothing to learn.")
     kind, colon, sizes = name.partition(":")
     with _drawing_from(seed):
         if name.startswith(PREFIX):

@@ -159,7 +159,7 @@ def prepare(planned: Sequence[PlannedCase], features: FeatureProgress | None) ->
         key = (config.data, config.target, config.schema, config.features)
         if key not in known:
             records = start.prepared(RunSpec.of(config), features)
-            known[key] = records.shape, records.inputs.classes
+            known[key] = records.shape, records.inputs.outputs
         if (key, config.model) not in tried:
             tried.add((key, config.model))
             assert config.model is not None

@@ -10,6 +10,8 @@ an evaluation of the user's own    its name, value and range, never a share that
 no better than always answering    says so below the headline, as it does of classes that are never found
 the most frequent class
 no confusion.json                  no matrix, no balanced accuracy
+no figures.json                    the accuracy, or the evaluation, alone
+a class that is rare               AUROC and recall lead, and not the accuracy
 a broken confusion.json            ``RunError``
 a certificate of another format    ``InputError``
 """
@@ -23,7 +25,11 @@ from typing import Any
 from adadp import __version__
 from adadp.accounting import rounded_up
 from adadp.app.config import OWN_LOOP, TrainConfig
+from adadp.app.figures.headline import headline as headline_of
+from adadp.app.figures.headline import leading
+from adadp.app.figures.measured import DRAWS
 from adadp.app.report.html import run_charts as charts
+from adadp.app.report.html.figure_parts import figures_section, key_figures
 from adadp.app.report.html.formatting import doubts, duration, meaning, number, percent, percent_up, unbroken, whole
 from adadp.app.report.html.page import Command, Figure, KeyFigures, Matrix, Page, Part, Section, Table, Tone, Words
 from adadp.app.report.html.run_charts import Line
@@ -36,6 +42,7 @@ from adadp.certificate.wording import guarantee_of, small
 from adadp.errors import InputError, RunError
 
 Certificate = Mapping[str, Any]
+Figures = Mapping[str, Any]
 
 
 def run_page(folder: RunFolder) -> Page:
@@ -50,9 +57,11 @@ def run_page(folder: RunFolder) -> Page:
     look = _final_look(lines)
     matrix, counts = _matrix_of(folder), folder.class_counts()
     about = () if matrix is None or counts is None else doubts(counts, matrix.labels)
-    status, tone, headline = _verdict(config, certificate, look)
+    figures, released = folder.figures(), folder.holdout()
+    status, tone, headline = _verdict(config, certificate, _came_to(look, figures, released))
     sections = [
         *([] if certificate is None else [_protection(certificate)]),
+        *_quality(figures, released),
         *_progress(config, lines, certificate),
         *_mistakes(matrix, counts),
         *([] if certificate is None else _over_the_epochs(config, certificate)),
@@ -66,33 +75,35 @@ def run_page(folder: RunFolder) -> Page:
         status=status,
         tone=tone,
         lead=_lead(certificate, about),
-        figures=KeyFigures(tuple(_figures(lines, certificate, look, counts))),
+        figures=KeyFigures(tuple(_figures(lines, certificate, _leading(look, counts, figures, released)))),
         sections=tuple(sections),
         made_with=f"Made with AdaDP {__version__ if certificate is None else certificate['versions']['adadp']}.",
     )
 
 
-def _verdict(
-    config: TrainConfig, certificate: Certificate | None, look: float | Evaluated | None
-) -> tuple[str, Tone, str]:
+def _verdict(config: TrainConfig, certificate: Certificate | None, found: str) -> tuple[str, Tone, str]:
     if certificate is None:
         return "NOT FINISHED", "warn", f"{config.method} on {config.data}: the run has not finished"
     if certificate["rehearsal"]:
-        headline = f"Rehearsal: {_came_to(look)}, and with its seed nobody is protected"
+        headline = f"Rehearsal: {found}, and with its seed nobody is protected"
         return "REHEARSAL, NOT FOR RELEASE", "warn", headline
     if not certificate["private"]:
-        return "NOT PRIVATE", "bad", f"Not private: {_came_to(look)}, and nobody is protected"
+        return "NOT PRIVATE", "bad", f"Not private: {found}, and nobody is protected"
     epsilon = rounded_up(certificate["epsilon"])
     delta = small(certificate["delta"]).replace("-", "\u2011")  # a hyphen at which no line is broken
     guarantee = f"(\u03b5\u00a0=\u00a0{epsilon}, \u03b4\u00a0=\u00a0{delta})"
-    found = _came_to(look)
     headline = f"{found[0].upper()}{found[1:]}, with {guarantee} differential privacy"
     if rules_out_little(certificate["epsilon"], certificate["delta"]):  # good news only if it rules something out
         return "PRIVATE, WEAKLY", "warn", headline
     return "PRIVATE", "good", headline
 
 
-def _came_to(look: float | Evaluated | None) -> str:
+def _came_to(look: float | Evaluated | None, figures: Figures | None, released: Figures | None) -> str:
+    """What is said first about the model: of public test records, or else of those that were kept aside."""
+    if figures is None and look is None and released is not None:
+        figures = released.get("figures")
+    if figures is not None:
+        return headline_of(figures)
     if look is None:
         return "a model"
     return str(look) if isinstance(look, Evaluated) else f"{percent(look)} of the test set right"
@@ -112,13 +123,36 @@ def _lead(certificate: Certificate | None, about: tuple[str, ...]) -> tuple[str,
     )
 
 
-def _figures(
-    lines: Sequence[Line],
-    certificate: Certificate | None,
-    look: float | Evaluated | None,
-    counts: ClassCounts | None,
+def _leading(
+    look: float | Evaluated | None, counts: ClassCounts | None, figures: Figures | None, released: Figures | None
 ) -> list[Figure]:
-    figures = [] if look is None else _looked(look, counts)
+    """The figures that lead: those of public test records, or else of those that were kept aside."""
+    if look is None:
+        kept = None if released is None else released.get("figures")
+        return [] if kept is None else key_figures(kept)
+    if figures is None or leading(figures) == ("accuracy",):
+        return _looked(look, counts)
+    return key_figures(figures)
+
+
+def _quality(figures: Figures | None, released: Figures | None) -> list[Section]:
+    """How good the model is, on public records and on those that were kept aside."""
+    sections = []
+    if figures is not None:
+        text = (
+            f"On {whole(figures['records'])} public test records. Intervals are those of {DRAWS} test sets drawn with "
+            "replacement from this one: what depends on which records are in it."
+        )
+        sections.append(figures_section(figures, "How good the model is", text, ""))
+    if released is not None and released.get("figures") is not None:
+        sections.append(
+            figures_section(released["figures"], "On records that were kept aside", released["text"], "held-")
+        )
+    return sections
+
+
+def _figures(lines: Sequence[Line], certificate: Certificate | None, looked: list[Figure]) -> list[Figure]:
+    figures = looked
     proved = None if certificate is None else guarantee_of(certificate)
     if certificate is None:
         steps = max((line["step"] for line in lines), default=0)
