@@ -13,6 +13,7 @@ from adadp.app.features.text import Bytes
 from adadp.app.hub_models import PREFIX, HubModel
 from adadp.app.methods.adadp import AdaDp
 from adadp.app.owndata import is_own, private_positions
+from adadp.app.owndata.columns import BINS
 from adadp.app.recipes import BYTE_MODEL, DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
@@ -98,13 +99,14 @@ def _default_features(draft: Draft, method: Method) -> str | None:
 def _with_bounds(stages: tuple[Stage, ...], config: TrainConfig) -> tuple[Stage, ...]:
     """``stages`` after one that releases the bounds of columns, where the schema asks for it. Reads the schema only."""
     positions = private_positions(config.schema) if config.schema is not None else ()
+    wanted = Bounds(positions, bins=BINS, unit=True) if positions else None
     given = [stage for stage in stages if isinstance(stage, Bounds)]
-    if [stage.columns for stage in given] not in ([], [positions]) or (given and stages[0] is not given[0]):
+    if given and ([replace(stage, noise_multiplier=None) for stage in given] != [wanted] or stages[0] is not given[0]):
         raise InputError(
             "The features release bounds of other columns than the schema asks for.",
             fix="Leave bounds out of the features: it is added where the schema asks for private bounds.",
         )
-    return stages if given or not positions else (Bounds(positions), *stages)
+    return stages if given or wanted is None else (wanted, *stages)
 
 
 def _fill_sizes(draft: Draft, recipe: Recipe, stages: tuple[Stage, ...]) -> None:

@@ -30,6 +30,7 @@ from adadp.app.train import (
 )
 from adadp.app.zoo.models import build_model
 from adadp.ranks import joined, together
+from adadp.records import Stored, in_memory
 
 
 @together
@@ -71,7 +72,7 @@ class Prepared:
     """The records a configuration names, with the features that are known before the data in place of their values."""
 
     inputs: Inputs
-    train: tuple[Tensor, ...]
+    train: tuple[Tensor | Stored, ...]
     test: tuple[Tensor, Tensor] | None
     validation: tuple[Tensor, Tensor] | None
     released: tuple[Stage, ...]
@@ -110,8 +111,9 @@ def prepared(spec: RunSpec, progress: Progress | None = None) -> Prepared:
     fixed, released = fixed_first(spec.stages)
     shown = progress if config.records is None else None  # it tells how many records there are
     alone = config.arithmetic == "exact"
+    before = in_memory(inputs.train) if spec.stages else inputs.train
     data, test = extract_both(
-        fixed, inputs.train, inputs.test, key=inputs.key, device=config.device, progress=shown, alone=alone
+        fixed, before, inputs.test, key=inputs.key, device=config.device, progress=shown, alone=alone
     )
     validation = inputs.validation
     if validation is not None:

@@ -117,7 +117,7 @@ def _load_table(path: FilePath, test_path: FilePath | None, schema: Schema) -> O
     encoder = TableEncoder(schema.columns, schema.target, schema.classes, schema.delimiter)
     columns = (f"Column {name}: {column.describe()}, as declared." for name, column in schema.columns)
     return OwnData(
-        train=encoder.read_labelled(path),
+        train=encoder.stored(path),
         test=encoder.read_labelled(test_path) if test_path is not None else None,
         record=f"one row of {path.name}",
         disclosed=(),
