@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace as Draft
 
-from adadp.app.auto_size import auto_batch_size, auto_steps
+from adadp.app.auto_size import auto_batch_size, auto_steps, table_size
 from adadp.app.config import AUTO, TrainConfig, leaves_start_open, require_delta
 from adadp.app.features import Stage, features_text, parse_features, released_stages
 from adadp.app.features.private_bounds import Bounds
@@ -14,7 +14,18 @@ from adadp.app.hub_models import PREFIX, HubModel
 from adadp.app.methods.adadp import AdaDp
 from adadp.app.owndata import is_own, private_positions
 from adadp.app.owndata.columns import BINS
-from adadp.app.recipes import BYTE_MODEL, DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
+from adadp.app.owndata.tabular import TableEncoder
+from adadp.app.recipes import (
+    BYTE_MODEL,
+    DEFAULT_FEATURES,
+    DELTAS,
+    EQUALISED,
+    LINEAR,
+    OWN,
+    TABLE,
+    Recipe,
+    recipe_for,
+)
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import is_name
@@ -55,22 +66,34 @@ def resolve(config: TrainConfig) -> RunSpec:
     stages = with_release_noise(stages, draft)
     if stages or draft.features:
         draft.features = features_text(stages)
-    recipe = _with_defaults(recipe_for(OWN if own else draft.data, stages), method)
+    recipe = _with_defaults(recipe_for(_recipe_name(config), stages), method)
     _fill_sizes(draft, recipe, stages)
     _fill_recipe(draft, recipe)
     return RunSpec.of(TrainConfig(**vars(draft)), method=method, stages=stages)
 
 
 def fitted(spec: RunSpec, asked: TrainConfig, records: int) -> RunSpec:
-    """``spec``, to which ``asked`` was resolved; with a smaller default batch where it is much for ``records``.
+    """``spec``, to which ``asked`` was resolved; with default sizes that suit ``records``.
 
-    Only where the number of records is not given, and so disclosed: else the batch has been chosen by the public one.
+    Only where the number of records is not given, and so disclosed: else they have been chosen by the public one.
     """
-    chosen = spec.config.batch_size
+    chosen, kept = spec.config.batch_size, records - (asked.validation or 0)
     if asked.batch_size is not None or not isinstance(chosen, int) or public_records(asked) is not None:
         return spec
-    batch_size = max(1, (records - (asked.validation or 0)) // 4)
+    if recipe_for(_recipe_name(asked), spec.stages).by_records:
+        batch_size, epochs = table_size(max(1, kept))
+        free = asked.epochs is None and asked.steps is None
+        return resolve(asked.replace(batch_size=batch_size, **({"epochs": epochs} if free else {})))
+    batch_size = max(1, kept // 4)
     return spec if chosen <= batch_size else resolve(asked.replace(batch_size=batch_size))
+
+
+def _recipe_name(config: TrainConfig) -> str:
+    """What the recipe of ``config`` is listed under."""
+    if not is_own(config.data):
+        return config.data
+    table = config.data.partition(":")[0] == TableEncoder.kind
+    return TABLE if table and config.model in (None, *LINEAR) else OWN
 
 
 def delta_of(config: TrainConfig) -> float | None:
@@ -190,10 +213,14 @@ def _fill_recipe(draft: Draft, recipe: Recipe) -> None:
     """The recipe's settings where none are given."""
     if draft.model is None:
         draft.model = recipe.model
+    records = public_records(draft)
+    if recipe.by_records and records is not None:
+        batch_size, epochs = table_size(max(1, records - (draft.validation or 0)))
+        recipe = replace(recipe, batch_size=batch_size, epochs=epochs)
     if draft.epochs is None and draft.steps is None:
         draft.epochs = recipe.epochs
     if draft.batch_size is None and _wants_start(draft, "batch_size_schedule"):
-        draft.batch_size = _batch_of(recipe, public_records(draft))
+        draft.batch_size = _batch_of(recipe, records)
     if draft.clip_norm is None and is_name(draft.clip_rule) and _wants_start(draft, "clip_norm_schedule"):
         draft.clip_norm = recipe.clip_norm
     if draft.optimizer is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,7 +112,7 @@ def prepared(spec: RunSpec, progress: Progress | None = None) -> Prepared:
     fixed, released = fixed_first(spec.stages)
     shown = progress if config.records is None else None  # it tells how many records there are
     alone = config.arithmetic == "exact"
-    before = in_memory(inputs.train) if spec.stages else inputs.train
+    before: Any = in_memory(inputs.train) if spec.stages else inputs.train  # a stage reads all records
     data, test = extract_both(
         fixed, before, inputs.test, key=inputs.key, device=config.device, progress=shown, alone=alone
     )

@@ -35,6 +35,7 @@ from adadp.app.owndata import tabular
 from adadp.app.owndata.arrays import ArrayEncoder, check_features, declared_classes, read_arrays
 from adadp.app.owndata.base import Encoder, OwnData, Path
 from adadp.app.owndata.images import ImageEncoder, image_encoder, split_folder
+from adadp.app.owndata.mistakes import Mistakes
 from adadp.app.owndata.schema import Schema, load_schema, parse_schema
 from adadp.app.owndata.tabular import TableEncoder
 from adadp.errors import InputError
@@ -76,6 +77,29 @@ def load_own(
     if kind == "images":
         return _load_images(path, test_path, declared)
     return _load_arrays(path, test_path, declared, InputBound.of(input_bound))
+
+
+def check_table(
+    data: Path, schema: Path, *, target: str | None = None, labelled: bool = True
+) -> tuple[tuple[str, str], ...]:
+    """What the columns of a table become, by name, if it fits its ``schema``; an error that lists all that is wrong.
+
+    Not ``labelled``: a table to predict from, without the target.
+    """
+    path = own_path(data, "table")
+    mistakes = Mistakes(f"The table {path} and the schema {schema} do not fit")
+    declared = load_schema(schema, mistakes)
+    with mistakes.noted():
+        declared.for_kind("table")
+    with mistakes.noted():
+        declared = _with_target(declared, target, schema)
+    classes = declared.classes
+    with mistakes.noted():
+        named = target or declared.target
+        encoder = TableEncoder(declared.columns, named or "", classes or (), declared.delimiter)
+        encoder.check(path, mistakes, labelled=labelled and None not in (named, classes))
+    mistakes.raise_any()
+    return tuple((name, column.describe()) for name, column in declared.columns)
 
 
 def own_path(source: Path, kind: str) -> FilePath:
@@ -181,7 +205,10 @@ def _table_schema(path: FilePath, target: str | None, file: Path | None) -> Sche
             "release.",
             fix=f"Run adadp data schema {path} > schema.toml, fill it in, and pass it as `schema`.",
         )
-    schema = load_schema(file).for_kind("table")
+    return _with_target(load_schema(file).for_kind("table"), target, file)
+
+
+def _with_target(schema: Schema, target: str | None, file: Path) -> Schema:
     if target is not None and schema.target not in (None, target):
         raise InputError(
             f"`target` is {target!r}, and the schema {file} says {schema.target!r}.",

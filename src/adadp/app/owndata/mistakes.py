@@ -23,6 +23,9 @@ class Mistakes:
         except InputError as error:
             self._found.append(error)
 
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
     def raise_any(self) -> None:
         """Raise what was kept, if there is anything."""
         if len(self._found) == 1:

@@ -1,12 +1,12 @@
 """Dates and times: a position in a declared range, and parts that come again every week or year.
 
-    cell                                    what it becomes
-    ======================================  ===========================================================================
-    2024-03-31, 2024-03-31 14:30            read as ISO 8601; by ``format`` if one is declared, as strptime does
-    with an offset, 14:30+02:00 or Z        brought to UTC
-    before ``low``, after ``high``          clamped; an error with ``outside = "refuse"``. Its parts stay its own
-    empty, or a text of ``missing``         an error, unless ``missing`` is declared: a mark of its own
-    anything else                           an error
+cell                                    what it becomes
+======================================  ===========================================================================
+2024-03-31, 2024-03-31 14:30            read as ISO 8601; by ``format`` if one is declared, as strptime does
+with an offset, 14:30+02:00 or Z        brought to UTC
+before ``low``, after ``high``          clamped; an error with ``outside = "refuse"``. Its parts stay its own
+empty, or a text of ``missing``         an error, unless ``missing`` is declared: a mark of its own
+anything else                           an error
 """
 
 from __future__ import annotations

@@ -87,9 +87,7 @@ _COLUMN_KEYS = {
     "text": ("kind", "buckets", "ngrams", "length", "embedding", "missing"),
     "ignore": ("kind",),
 }
-_KINDS = (
-    'Write kind = "number" or "date" with low and high, "category" with values or buckets, "text", or "ignore".'
-)
+_KINDS = 'Write kind = "number" or "date" with low and high, "category" with values or buckets, "text", or "ignore".'
 _USES = {
     "table": ("columns", "target", "classes", "delimiter"),
     "npz": ("classes",),
@@ -124,8 +122,8 @@ class Schema:
         return self
 
 
-def load_schema(path: str | os.PathLike[str]) -> Schema:
-    """The schema in the TOML file ``path``."""
+def load_schema(path: str | os.PathLike[str], mistakes: Mistakes | None = None) -> Schema:
+    """The schema in the TOML file ``path``. With ``mistakes`` they are noted there, and what is right is returned."""
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -135,21 +133,29 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
             f"The schema {path} is not TOML: {error}.", fix='Write one declaration per line, like kind = "number".'
         ) from error
     with within(f"In the schema {path}"):
-        return parse_schema(values)
+        return parse_schema(values, mistakes)
 
 
-def parse_schema(values: Mapping[str, Any]) -> Schema:
-    """The schema with the declarations ``values``, as TOML or JSON read them."""
-    _refuse_unknown("the schema", values, (*_KEYS, "columns"))
-    parts = {name: _section(values, name, keys) for name, keys in _KEYS.items()}
+def parse_schema(values: Mapping[str, Any], mistakes: Mistakes | None = None) -> Schema:
+    """The schema with the declarations ``values``, as TOML or JSON read them. With ``mistakes`` they are noted there;
+    a column whose declaration is wrong is then one to ignore.
+    """
+    noted, mistakes = mistakes, mistakes or Mistakes("These declarations are wrong")
+    with mistakes.noted():
+        _refuse_unknown("the schema", values, (*_KEYS, "columns"))
+    parts: dict[str, Mapping[str, Any]] = {name: {} for name in _KEYS}
+    for name, keys in _KEYS.items():
+        with mistakes.noted():
+            parts[name] = _section(values, name, keys)
     declared = values.get("columns", {})
     if not isinstance(declared, Mapping):
-        raise InputError("columns must be a section.", fix="Write [columns.NAME] for each column.")
-    columns = []
-    mistakes = Mistakes("These declarations are wrong")
+        with mistakes.noted():
+            raise InputError("columns must be a section.", fix="Write [columns.NAME] for each column.")
+        declared = {}
+    columns: dict[str, Column] = {str(name): Ignored() for name in declared}
     for name, column in declared.items():
         with mistakes.noted(), within(f"Column {name!r}"):
-            columns.append((str(name), _column(column)))
+            columns[str(name)] = _column(column)
     target, delimiter, mode = parts["target"].get("column"), parts["file"].get("delimiter"), parts["images"].get("mode")
     classes = size = None
     with mistakes.noted():
@@ -167,8 +173,9 @@ def parse_schema(values: Mapping[str, Any]) -> Schema:
             raise InputError(f"images.mode must be one of {', '.join(MODES)}, got {mode!r}.", fix='Write mode = "RGB".')
     with mistakes.noted():
         size = _size(parts["images"])
-    mistakes.raise_any()
-    return Schema(tuple(columns), target, classes, delimiter, size, mode)
+    if noted is None:
+        mistakes.raise_any()
+    return Schema(tuple(columns.items()), target, classes, delimiter, size, mode)
 
 
 def as_names(classes: object) -> tuple[str, ...]:
@@ -249,9 +256,7 @@ def _date(values: Mapping[str, Any], missing: tuple[str, ...]) -> Moment:
     form = values.get("format")
     if form is not None and (not isinstance(form, str) or "%" not in form):
         raise InputError(f"format is {form!r}.", fix='Write it as strptime reads it: format = "%d.%m.%Y".')
-    return Moment(
-        low, high, missing, tuple(dict.fromkeys(parts)), _bins(values, BINS), form, _strict(values, "clamp")
-    )
+    return Moment(low, high, missing, tuple(dict.fromkeys(parts)), _bins(values, BINS), form, _strict(values, "clamp"))
 
 
 def _text(values: Mapping[str, Any], missing: tuple[str, ...]) -> Words | Embedded:

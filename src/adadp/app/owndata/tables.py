@@ -213,6 +213,15 @@ class ParquetTable(Table):
     def place(self, row: int) -> str:
         return f"row {row + 1}"
 
+    def kinds(self) -> dict[str, str]:
+        """What kind a column seems to be by its type, which the file has apart from the values."""
+        types, found = self._arrow.types, {}
+        for name, field in zip(self.header, self._file.schema_arrow, strict=True):
+            number = types.is_integer(field.type) or types.is_floating(field.type) or types.is_decimal(field.type)
+            moment = types.is_date(field.type) or types.is_timestamp(field.type)
+            found[name] = "number" if number else "date" if moment else ""
+        return found
+
     def _check_type(self, name: str) -> None:
         types = self._arrow.types
         kind = self._file.schema_arrow.field(name).type

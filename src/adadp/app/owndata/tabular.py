@@ -115,14 +115,31 @@ class TableEncoder(Encoder):
         out /= np.sqrt(np.einsum("ij,ij->i", out, out, dtype=np.float64)).astype(np.float32)[:, None]
         return torch.from_numpy(out)
 
+    def check(self, path: Path, mistakes: Mistakes, *, labelled: bool) -> None:
+        """Note everything that is wrong with ``path``."""
+        self._rows(path, mistakes, labelled=labelled)
+
     def _encoded(self, path: Path, *, labelled: bool) -> tuple[Tensor | Stored, Tensor | Stored | None]:
+        mistakes = Mistakes(f"The table {path} does not fit its schema")
+        rows, classes = self._rows(path, mistakes, labelled=labelled)
+        mistakes.raise_any()
+        values = _Encoded(self, rows.array())
+        labels = Arrays([classes.array()]) if labelled else None
+        if len(values) * self.shape[0] * 4 > IN_MEMORY:
+            return values, labels
+        return in_memory((values, labels))  # type: ignore[no-any-return]
+
+    def _rows(self, path: Path, mistakes: Mistakes, *, labelled: bool) -> tuple[Spool, Spool]:
+        """The rows of ``path`` and their classes; of no use where there are mistakes."""
         table = open_table(path, self.delimiter)
-        _check_columns(table, self.columns, self.target, labelled=labelled)
-        used = [(name, column) for name, column in self.columns if not isinstance(column, Ignored)]
+        _check_columns(table, self.columns, self.target, mistakes, labelled=labelled)
+        labelled = labelled and self.target in table.header
+        used = [
+            (name, column) for name, column in self.columns if not isinstance(column, Ignored) and name in table.header
+        ]
         rows = Spool(np.float64 if self.private_columns else np.float32, (sum(column.kept for _, column in used),))
         classes = Spool(np.int64)
         bad: dict[str, tuple[int, BadCell]] = {}
-        mistakes = Mistakes(f"The table {table.path} does not fit its schema")
         with mistakes.noted():
             for chunk in table.chunks([name for name, _ in used] + ([self.target] if labelled else [])):
                 parsed = [np.empty((len(chunk[0]), 0))]
@@ -132,19 +149,15 @@ class TableEncoder(Encoder):
                 if labelled:
                     with _first_of(bad, self.target, rows.rows):
                         classes.add(class_numbers(chunk[-1], self.class_names))
-                rows.add(np.concatenate(parsed, axis=1) if not bad else np.empty((len(chunk[0]), 0)))
+                rows.add(np.concatenate(parsed, axis=1) if not bad else parsed[0])
         for name, (row, cell) in bad.items():
             with mistakes.noted():
                 where = f"{table.path}, {table.place(row)}, column {name!r}"
                 raise InputError(f"{where}: the cell {cell.what}.", fix=cell.fix)
-        mistakes.raise_any()
-        if not rows.rows:
-            raise InputError(f"The table {table.path} has no rows.", fix="Give a file with a header and rows.")
-        values = _Encoded(self, rows.array())
-        labels = Arrays([classes.array()]) if labelled else None
-        if len(values) * self.shape[0] * 4 > IN_MEMORY:
-            return values, labels
-        return in_memory((values, labels))  # type: ignore[no-any-return]
+        if not rows.rows and not mistakes:
+            with mistakes.noted():
+                raise InputError(f"The table {table.path} has no rows.", fix="Give a file with a header and rows.")
+        return rows, classes
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -185,12 +198,11 @@ def _first_of(bad: dict[str, tuple[int, BadCell]], name: str, first: int) -> Ite
         bad.setdefault(name, (first + cell.index, cell))
 
 
-def _check_columns(table: Table, columns: Columns, target: str, *, labelled: bool) -> None:
+def _check_columns(table: Table, columns: Columns, target: str, mistakes: Mistakes, *, labelled: bool) -> None:
     """Every column that is used must be in the file, and every column of the file must be declared."""
     needed = [name for name, column in columns if not isinstance(column, Ignored)] + ([target] if labelled else [])
     one = len(table.header) == 1 and any(mark in table.header[0] for mark in ";\t|")
     hint = "If cells are not separated by commas, write [file] with delimiter in the schema." if one else ""
-    mistakes = Mistakes(f"The columns of {table.path} are not those of the schema")
     for name in needed:
         if name not in table.header:
             near = difflib.get_close_matches(name, table.header, n=1)
@@ -209,4 +221,3 @@ def _check_columns(table: Table, columns: Columns, target: str, *, labelled: boo
                     why="What becomes of a column must be declared, not guessed.",
                     fix=f'Declare it; to leave it out, write [columns.{name}] and kind = "ignore".',
                 )
-    mistakes.raise_any()

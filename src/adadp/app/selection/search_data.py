@@ -22,7 +22,7 @@ from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
 from adadp.plan import Plan
-from adadp.records import Records
+from adadp.records import Records, Stored
 
 
 class Material:
@@ -85,7 +85,12 @@ def part_of(records: Prepared, chosen: Tensor) -> Prepared:
     """The records a run trains on. It has no test records: it is not the run that is published, perhaps."""
     if len(chosen) != len(records.train[0]):
         raise InputError("The data has changed since the search began.", fix="Put it back as it was.")
-    return replace(records, train=tuple(part[chosen] for part in records.train), test=None, validation=None)
+    return replace(
+        records,
+        train=tuple(part.rows(chosen) if isinstance(part, Stored) else part[chosen] for part in records.train),
+        test=None,
+        validation=None,
+    )
 
 
 def _network(config: TrainConfig, records: Prepared, shape: tuple[int, ...]) -> nn.Module:
