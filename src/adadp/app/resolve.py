@@ -233,11 +233,11 @@ def _fill_recipe(draft: Draft, recipe: Recipe) -> None:
             why=f"The recipe for this data and these features has one for {recipe.optimizer} only.",
             fix="Pass `lr` (or `lr_schedule`), or leave the `optimizer` out.",
         )
-    epochs = _epochs(draft) if recipe.decay and draft.lr_schedule is None else None
-    if epochs is None:
+    length = _epochs(draft) if recipe.decay and draft.lr_schedule is None else None
+    if length is None:
         draft.lr = recipe.lr
     else:
-        draft.lr_schedule = f"poly:s0={recipe.lr!r},k=1,s_end={recipe.lr / 100:g},period={epochs}"
+        draft.lr_schedule = f"poly:s0={recipe.lr!r},k=1,s_end={recipe.lr / 100:g},period={length}"
 
 
 def _batch_of(recipe: Recipe, records: int | None) -> int:
