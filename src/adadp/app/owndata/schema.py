@@ -140,7 +140,8 @@ def parse_schema(values: Mapping[str, Any], mistakes: Mistakes | None = None) ->
     """The schema with the declarations ``values``, as TOML or JSON read them. With ``mistakes`` they are noted there;
     a column whose declaration is wrong is then one to ignore.
     """
-    noted, mistakes = mistakes, mistakes or Mistakes("These declarations are wrong")
+    alone = mistakes is None
+    mistakes = Mistakes("These declarations are wrong") if mistakes is None else mistakes
     with mistakes.noted():
         _refuse_unknown("the schema", values, (*_KEYS, "columns"))
     parts: dict[str, Mapping[str, Any]] = {name: {} for name in _KEYS}
@@ -173,7 +174,7 @@ def parse_schema(values: Mapping[str, Any], mistakes: Mistakes | None = None) ->
             raise InputError(f"images.mode must be one of {', '.join(MODES)}, got {mode!r}.", fix='Write mode = "RGB".')
     with mistakes.noted():
         size = _size(parts["images"])
-    if noted is None:
+    if alone:
         mistakes.raise_any()
     return Schema(tuple(columns.items()), target, classes, delimiter, size, mode)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from adadp.app.owndata.base import Path
 from adadp.app.owndata.tables import ParquetTable, open_table
@@ -34,12 +35,14 @@ def draft_schema(path: Path) -> str:
         table = open_table(path, separators[0])
         delimiter = f"\n[file]\ndelimiter = {_quoted(separators[0])}\n"
     kinds = table.kinds() if isinstance(table, ParquetTable) else {}
-    lines = [f"{_quoted(name)} = {{kind = {_quoted(kinds.get(name, ''))}}}\n" for name in table.header]
+    lines = [f'{_quoted(name)} = {{kind = "{kinds.get(name, "")}"}}\n' for name in table.header]
     return _TOP.format(file=_comment(table.path.name), delimiter=delimiter) + "".join(lines)
 
 
 def _quoted(text: str) -> str:
-    """``text`` as a TOML string, which is JSON's but for one control character."""
+    """``text`` as a TOML string, which is JSON's but for one control character; a plain name as it is."""
+    if re.fullmatch(r"[A-Za-z0-9_-]+", text):
+        return text
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -141,7 +141,8 @@ class TableEncoder(Encoder):
         classes = Spool(np.int64)
         bad: dict[str, tuple[int, BadCell]] = {}
         with mistakes.noted():
-            for chunk in table.chunks([name for name, _ in used] + ([self.target] if labelled else [])):
+            wanted = [name for name, _ in used] + ([self.target] if labelled else [])
+            for chunk in table.chunks(wanted) if wanted else ():
                 parsed = [np.empty((len(chunk[0]), 0))]
                 for (name, column), cells in zip(used, chunk, strict=False):  # the target's cells may come last
                     with _first_of(bad, name, rows.rows):
@@ -203,16 +204,16 @@ def _check_columns(table: Table, columns: Columns, target: str, mistakes: Mistak
     needed = [name for name, column in columns if not isinstance(column, Ignored)] + ([target] if labelled else [])
     one = len(table.header) == 1 and any(mark in table.header[0] for mark in ";\t|")
     hint = "If cells are not separated by commas, write [file] with delimiter in the schema." if one else ""
-    for name in needed:
-        if name not in table.header:
-            near = difflib.get_close_matches(name, table.header, n=1)
-            role = "the target" if name == target else "declared"
-            with mistakes.noted():
-                raise InputError(
-                    f"{table.path} has no column {name!r}, which is {role}.",
-                    fix=hint
-                    or f"Its columns are {', '.join(table.header)}." + (f" Did you mean {near[0]}?" if near else ""),
-                )
+    absent = [name for name in needed if name not in table.header]
+    for name in absent[:1] if hint else absent:
+        near = difflib.get_close_matches(name, table.header, n=1)
+        role = "the target" if name == target else "declared"
+        with mistakes.noted():
+            raise InputError(
+                f"{table.path} has no column {name!r}, which is {role}.",
+                fix=hint
+                or f"Its columns are {', '.join(table.header)}." + (f" Did you mean {near[0]}?" if near else ""),
+            )
     for name in table.header:
         if name not in {target, *dict(columns)} and not hint:
             with mistakes.noted():
