@@ -11,9 +11,9 @@ the budget from the others. ``STEPS`` is what the measurements in docs/methods/a
 the noise allows fewer: the number falls with the root of epsilon below ``FULL_LENGTH``, not under ``FEWEST``.
 
 **Tables.** A linear model on features of length 1 needs about 300 steps of Adam. A tenth of the records in a batch and
-32 epochs are 320 steps. Noise matters less the more records there are and time more, so from ``MANY`` records on the batch
-grows with the root of their number only, and there are fewer epochs, so many that the steps stay near 320, but 8 at
-least, because the rate falls from epoch to epoch.
+32 epochs are 320 steps. Noise matters less the more records there are and time more, so from ``MANY`` records on the
+batch grows with the root of their number only, and there are fewer epochs, so many that the steps stay near 320, but 8
+at least, because the rate falls from epoch to epoch.
 
 Nothing here looks at data. N is public: the size of a public data set, or the number the user gives.
 """
