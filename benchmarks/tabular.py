@@ -143,27 +143,28 @@ def main() -> None:
                         csv.writer(file).writerows([source.names, *chosen])
                 for epsilon in asked.epsilons:
                     for system in asked.systems:
-                        measure(f"{name}/{system}/{epsilon:g}/{seed}", system, source, Path(folder), split, epsilon)
+                        key = f"{name}/{system}/{epsilon:g}/{seed}"
+                        if key not in measured_so_far():
+                            began = time.process_time()
+                            found = figures(*SYSTEMS[system](source, Path(folder), split, epsilon))
+                            keep(key, found | {"cpu_seconds": round(time.process_time() - began, 1)})
     write_page()
 
 
-def measure(key: str, system: str, source: Source, folder: Path, split: list[Any], epsilon: float) -> None:
-    done = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    if key in done:
-        return
-    began = time.process_time()
-    scores, truth = SYSTEMS[system](source, folder, split, epsilon)
-    found = figures(scores, truth) | {"cpu_seconds": round(time.process_time() - began, 1)}
+def measured_so_far() -> dict[str, Any]:
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+
+
+def keep(key: str, found: dict[str, float]) -> None:
     print(key, found, flush=True)
-    done = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    done[key] = found
-    done["about"] = harness.facts(["torch", "interpret-core", "diffprivlib", "scikit-learn"])
+    about = harness.facts(["torch", "interpret-core", "diffprivlib", "scikit-learn"])
+    done = measured_so_far() | {key: found, "about": about}
     RESULTS.write_text(json.dumps(done, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def figures(scores: Any, truth: Any) -> dict[str, float]:
     """AUROC (ties count half), log loss and accuracy of probabilities of the second class."""
-    values, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     rank = (np.cumsum(counts) - (counts - 1) / 2)[place]
     ones = int(truth.sum())
     auroc = (rank[truth == 1].sum() - ones * (ones + 1) / 2) / (ones * (len(truth) - ones))
@@ -245,7 +246,7 @@ SYSTEMS: dict[str, Callable[..., Any]] = {
 
 
 def write_page() -> None:
-    done = json.loads(RESULTS.read_text(encoding="utf-8"))
+    done = measured_so_far()
     lines = []
     for name in SOURCES:
         lines += ["", f"| {name}: AUROC / log loss (splits) | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " |"]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from adadp.app import zoo
 from adadp.app.cli import main
+from adadp.app.config import TrainConfig
 from adadp.app.features.private_bounds import Bounds
 from adadp.app.owndata import (
     draft_schema,
@@ -30,6 +31,7 @@ from adadp.app.owndata import (
 )
 from adadp.app.owndata.columns import BINS
 from adadp.app.owndata.tables import open_table
+from adadp.app.start import start
 from adadp.errors import InputError
 from adadp.records import Stored
 
@@ -526,3 +528,36 @@ def test_a_large_table_waits_on_disk_and_gives_the_same_records(people, monkeypa
     places = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:777]
     assert torch.equal(stored[0].rows(places), values[places])
     assert torch.equal(stored[1].rows(places), labels[places])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["declared", "private"])
+def test_a_table_on_disk_trains_the_same_model_as_one_in_memory(tmp_path, monkeypatch, kind):
+    """Through the whole of ``adadp train`` with nothing but a schema and a budget, and with a check for copies."""
+    random = np.random.default_rng(0)
+    age, job = random.integers(0, 100, 1000), random.choice(["clerk", "cook"], 1000)
+    income = np.where((age > 60) | (job == "cook"), "high", "low")
+    rows = [f"{number},{a},{j},{i}\n" for number, (a, j, i) in enumerate(zip(age, job, income, strict=True))]
+    for name, part in (("train", rows[:800]), ("test", rows[800:])):
+        (tmp_path / f"{name}.csv").write_text("id,age,job,income\n" + "".join(part), encoding="utf-8")
+    schema = SCHEMA if kind == "declared" else PRIVATE
+    (tmp_path / "schema.toml").write_text(schema.replace("bins = []", ""), encoding="utf-8")
+    config = TrainConfig(
+        f"table:{tmp_path / 'train.csv'}",
+        schema=str(tmp_path / "schema.toml"),
+        test_data=f"table:{tmp_path / 'test.csv'}",
+        epsilon=8.0,
+        delta=1e-5,
+        seed=3,
+    )
+    in_memory = start(config)
+    assert in_memory.plan.batch_size == 80
+    assert in_memory.test_accuracy > 0.8
+    monkeypatch.setattr(tabular, "IN_MEMORY", 0)
+    monkeypatch.setattr(spool, "IN_MEMORY", 0)
+    on_disk = start(config)
+    assert torch.equal(on_disk.network[1].weight, in_memory.network[1].weight)
+    assert on_disk.test_accuracy == in_memory.test_accuracy
+    (tmp_path / "test.csv").write_bytes((tmp_path / "train.csv").read_bytes())
+    with pytest.raises(InputError, match="test records are training records"):
+        start(config)

@@ -189,7 +189,7 @@ class ParquetTable(Table):
     def _names(self) -> Sequence[str]:
         self._arrow, parquet = _pyarrow(self.path)
         try:
-            self._file = parquet.ParquetFile(self.path)
+            self._file = parquet.ParquetFile(self.path, pre_buffer=False)
         except (self._arrow.ArrowException, OSError) as error:
             raise InputError(f"{self.path} is not a Parquet file: {error}.", fix="Write it again.") from error
         return tuple(self._file.schema_arrow.names)
@@ -198,8 +198,9 @@ class ParquetTable(Table):
         names = [self._file.schema_arrow.names[self.header.index(name)] for name in columns]
         for name in names:
             self._check_type(name)
-        for batch in self._file.iter_batches(batch_size=_PARQUET_ROWS_AT_ONCE, columns=names):
-            yield [self._cells(batch.column(name)) for name in names]
+        for group in range(self._file.num_row_groups):  # in one go Arrow would keep what it has read of all groups
+            for batch in self._file.iter_batches(_PARQUET_ROWS_AT_ONCE, row_groups=[group], columns=names):
+                yield [self._cells(batch.column(name)) for name in names]
 
     def _cells(self, column: Any) -> Cells:
         types, kind = self._arrow.types, column.type
