@@ -386,6 +386,8 @@ def column(**declared):
         (column(kind="text", embedding="mine"), "embedding"),
         (column(kind="text", embedding="wordllama", buckets=3), "the one that is meant"),
         (column(kind="text", ngrams=0), "ngrams must be at least 1"),
+        (column(kind="text", ngrams=9), "ngrams must be at most 8"),
+        (column(kind="text", length=10**9), "length must be at most"),
         (column(kind="ignore", low=0), "Unknown key 'low'"),
         ({"target": {"classes": ["a"]}}, "at least two"),
         ({"target": {"classes": 1}}, "at least 2"),

@@ -76,7 +76,7 @@ _KEYS = {
     "file": ("delimiter",),
     "images": ("size", "mode"),
 }
-LARGEST_BUCKETS = 65_536
+LARGEST_BUCKETS, LARGEST_NGRAMS, LARGEST_LENGTH = 65_536, 8, 4_096
 
 LARGEST_BINS = 65_536
 
@@ -232,7 +232,7 @@ def _category(values: Mapping[str, Any], missing: tuple[str, ...]) -> Category |
     for key in ("ordered", "outside"):
         if key in values:
             raise InputError(f"{key} is given beside buckets.", why="It is about values.", fix="Take it out.")
-    return Hashed(_buckets(values["buckets"]), missing or ("",), default)
+    return Hashed(_at_most("buckets", values["buckets"], LARGEST_BUCKETS), missing or ("",), default)
 
 
 def _number(values: Mapping[str, Any], missing: tuple[str, ...]) -> Number:
@@ -268,9 +268,9 @@ def _text(values: Mapping[str, Any], missing: tuple[str, ...]) -> Words | Embedd
             )
         return Embedded(missing or ("",))
     return Words(
-        _buckets(values.get("buckets", words.BUCKETS)),
-        checks.count("ngrams", values.get("ngrams", words.NGRAMS)),
-        checks.count("length", values.get("length", words.LENGTH)),
+        _at_most("buckets", values.get("buckets", words.BUCKETS), LARGEST_BUCKETS),
+        _at_most("ngrams", values.get("ngrams", words.NGRAMS), LARGEST_NGRAMS),
+        _at_most("length", values.get("length", words.LENGTH), LARGEST_LENGTH),
         missing or ("",),
     )
 
@@ -299,11 +299,11 @@ def _bins(values: Mapping[str, Any], usual: tuple[int, ...]) -> tuple[int, ...]:
     return found
 
 
-def _buckets(value: object) -> int:
-    buckets = checks.count("buckets", value)
-    if buckets > LARGEST_BUCKETS:
-        raise InputError(f"buckets must be at most {LARGEST_BUCKETS}, got {buckets}.", why="Each is a feature.")
-    return buckets
+def _at_most(name: str, value: object, largest: int) -> int:
+    found = checks.count(name, value)
+    if found > largest:
+        raise InputError(f"{name} must be at most {largest}, got {found}.", why="Each takes memory for every record.")
+    return found
 
 
 def _flag(values: Mapping[str, Any], name: str) -> bool:
