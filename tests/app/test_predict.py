@@ -118,7 +118,7 @@ class TestATableOfOnesOwn:
         assert ("features" in certificate) == private
         assert len(charged) == 1 + private
         if private:
-            assert certificate["features"]["released"][0].startswith("bounds:columns=1;8,noise_multiplier=")
+            assert certificate["features"]["released"][0].startswith("bounds:columns=61;488,noise_multiplier=")
 
     def test_another_encoder_than_certified_does_not_verify(self, trained, tmp_path):
         shutil.copytree(trained, tmp_path / "copy")

@@ -15,7 +15,7 @@ from adadp.app.auto_size import auto_steps
 from adadp.app.config import TrainConfig
 from adadp.app.features import parse_features
 from adadp.app.predict import load_model
-from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, OWN, RECIPES, recipe_for
+from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, OWN, RECIPES, TABLE, recipe_for
 from adadp.app.resolve import fitted, resolve
 from adadp.app.runs import RunFolder
 from adadp.app.start import resume, start
@@ -36,7 +36,7 @@ def threads_stay_as_they_were():
 
 @pytest.mark.slow
 def test_every_data_set_has_a_recipe_that_fits_it():
-    assert {data for data, _ in RECIPES} - {OWN} <= set(zoo.DATA_SETS) == set(DELTAS)
+    assert {data for data, _ in RECIPES} - {OWN, TABLE} <= set(zoo.DATA_SETS) == set(DELTAS)
     for name, entry in zoo.DATA_SETS.items():
         whole = resolve(TrainConfig(name, epsilon=1.0)).config
         features = DEFAULT_FEATURES.get(name)
@@ -55,11 +55,27 @@ def test_every_data_set_has_a_recipe_that_fits_it():
 
 @pytest.mark.parametrize(("data", "kind"), RECIPES)
 def test_every_recipe_trains_with_its_features(data, kind):
-    whole = resolve(TrainConfig("mnist" if data == OWN else data, epsilon=1.0, features=kind)).config
-    if data != OWN:
-        assert whole.model == RECIPES[data, kind].model
-        assert RECIPES[data, kind].auto or whole.batch_size == RECIPES[data, kind].batch_size
+    named = {OWN: "npz:x.npz", TABLE: "table:x.csv"}.get(data, data)
+    whole = resolve(TrainConfig(named, epsilon=1.0, delta=1e-6, features=kind)).config
+    assert whole.model == RECIPES[data, kind].model
+    assert RECIPES[data, kind].auto or whole.batch_size == RECIPES[data, kind].batch_size
     assert whole.lr is not None or whole.lr_schedule is not None
+
+
+def test_a_table_gets_a_tenth_of_its_records_in_a_batch():
+    asked = TrainConfig("table:x.csv", epsilon=1.0, delta=1e-6)
+    whole = resolve(asked.replace(records=39_000)).config
+    assert (whole.model, whole.batch_size, whole.epochs) == ("linear-no-bias", 3_900, 32)
+    assert whole.lr_schedule == "poly:s0=0.1,k=1,s_end=0.001,period=32"
+    assert fitted(resolve(asked), asked, 39_000).config == whole.replace(records=None)
+    few = fitted(resolve(asked), asked, 70).config
+    assert (few.batch_size, few.epochs) == (7, 32)
+    many = fitted(resolve(asked), asked, 10**6).config
+    assert (many.batch_size, many.epochs, many.lr_schedule[-9:]) == (32_000, 10, "period=10")
+    given = asked.replace(steps=50)
+    assert fitted(resolve(given), given, 1_000).config.steps == 50
+    other = asked.replace(model="mlp:100")
+    assert (resolve(other).config.batch_size, fitted(resolve(other), other, 1_000).config.batch_size) == (512, 250)
 
 
 def test_a_model_without_features_sees_the_records_as_they_are():

@@ -10,6 +10,11 @@ no batch so small that drawing it is a noise of its own: a fiftieth of the data,
 the budget from the others. ``STEPS`` is what the measurements in docs/methods/adadp.md suggest; where epsilon is small
 the noise allows fewer: the number falls with the root of epsilon below ``FULL_LENGTH``, not under ``FEWEST``.
 
+**Tables.** A linear model on features of length 1 needs about 300 steps of Adam. A tenth of the records in a batch and
+32 epochs are 320 steps. Noise matters less the more records there are and time more, so from ``MANY`` records on the
+batch grows with the root of their number only, and there are fewer epochs, so many that the steps stay near 320, but 8
+at least, because the rate falls from epoch to epoch.
+
 Nothing here looks at data. N is public: the size of a public data set, or the number the user gives.
 """
 
@@ -23,11 +28,20 @@ from adadp.app.accounting.plans import plan_for
 ENOUGH = 1.1
 EPOCHS = 100
 STEPS, FEWEST, FULL_LENGTH = 800, 200, 0.5
+SHARE, MANY, TABLE_EPOCHS, FEWEST_EPOCHS = 10, 100_000, 32, 8
+"""Of a batch of a table; see above."""
 
 
 def auto_steps(epsilon: float) -> int:
     """The number of steps for a target epsilon."""
     return max(FEWEST, round(STEPS * min(1.0, math.sqrt(epsilon / FULL_LENGTH)) / 10) * 10)
+
+
+def table_size(records: int) -> tuple[int, int]:
+    """The batch, to two digits, and the epochs for a table."""
+    batch_size = _two_digits(records / SHARE if records <= MANY else math.sqrt(records * MANY) / SHARE)
+    epochs = round(TABLE_EPOCHS * SHARE * batch_size / records)
+    return batch_size, min(TABLE_EPOCHS, max(FEWEST_EPOCHS, epochs))
 
 
 @functools.cache

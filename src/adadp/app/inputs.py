@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from adadp.app import zoo
@@ -13,6 +14,7 @@ from adadp.app.config import TrainConfig
 from adadp.app.features import CacheKey, Shape
 from adadp.app.figures import Groups
 from adadp.app.owndata import OwnData, load_own
+from adadp.app.owndata.base import MaybeStored
 from adadp.app.owndata.tabular import TableEncoder
 from adadp.app.targets import Target
 from adadp.app.units import ROWS_PER_UNIT, Units
@@ -26,7 +28,8 @@ Records = tuple[Tensor, Tensor]
 class Inputs:
     """What a run trains on. ``train`` is private, unless the data set is public; ``test`` must be public."""
 
-    train: Records
+    train: MaybeStored
+    """On disk where it would take much memory."""
     test: Records | None
     class_names: tuple[str, ...]
     record: str
@@ -58,7 +61,8 @@ class Inputs:
 
     @property
     def shape(self) -> Shape:
-        return tuple(self.train[0].shape[1:])
+        first = self.train[0]
+        return tuple((first if isinstance(first, Tensor) else first.rows(torch.zeros(1, dtype=torch.long))).shape[1:])
 
 
 def load_inputs(config: TrainConfig, *, own: bool) -> Inputs:

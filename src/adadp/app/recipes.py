@@ -13,12 +13,16 @@ from adadp.app.features import NONE, Stage
 
 OWN = "own"
 """Stands for any data of a user's own."""
+TABLE = "table"
+"""Stands for a table of a user's own, which a linear model reads."""
+LINEAR = ("linear", "linear-no-bias")
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Settings that go together. ``decay``: the learning rate falls linearly to a hundredth over the epochs. ``auto``:
     with a target epsilon, batch and length are chosen from it (``auto_size``), and these numbers are for runs without.
+    ``by_records``: batch and epochs follow the number of records (``auto_size.table_size``).
     """
 
     model: str
@@ -29,6 +33,7 @@ class Recipe:
     optimizer: str = "sgd"
     decay: bool = False
     auto: bool = False
+    by_records: bool = False
 
 
 DEFAULT_FEATURES = {
@@ -86,6 +91,16 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("imdb", "bytes"): Recipe(
         "byte-decoder", batch_size=500, epochs=3, clip_norm=0.1, lr=0.006, optimizer="adam", decay=True
     ),
+    (TABLE, NONE): Recipe(
+        "linear-no-bias",
+        batch_size=4000,
+        epochs=32,
+        clip_norm=0.7,
+        lr=0.1,
+        optimizer="adam",
+        decay=True,
+        by_records=True,
+    ),
     (OWN, NONE): Recipe("linear", batch_size=512, epochs=20, clip_norm=0.5, lr=0.05, optimizer="adam", decay=True),
 }
 
@@ -106,7 +121,7 @@ _BY_FEATURES: dict[str, Recipe] = {
 
 
 def recipe_for(data: str, stages: tuple[Stage, ...]) -> Recipe:
-    """The recipe for a data set (``OWN`` for any other data) and the features before the network."""
+    """The recipe for a data set (``OWN`` or ``TABLE`` for any other data) and the features before the network."""
     names = [stage.name for stage in stages]
     if names[-1:] == [EQUALISED] and len(names) > 1:  # the same features, in better shape
         names.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace as Draft
 
-from adadp.app.auto_size import auto_batch_size, auto_steps
+from adadp.app.auto_size import auto_batch_size, auto_steps, table_size
 from adadp.app.config import AUTO, TrainConfig, leaves_start_open, require_delta
 from adadp.app.features import Stage, features_text, parse_features, released_stages
 from adadp.app.features.private_bounds import Bounds
@@ -13,7 +13,19 @@ from adadp.app.features.text import Bytes
 from adadp.app.hub_models import PREFIX, HubModel
 from adadp.app.methods.adadp import AdaDp
 from adadp.app.owndata import is_own, load_schema, private_positions
-from adadp.app.recipes import BYTE_MODEL, DEFAULT_FEATURES, DELTAS, EQUALISED, OWN, Recipe, recipe_for
+from adadp.app.owndata.columns import BINS
+from adadp.app.owndata.tabular import TableEncoder
+from adadp.app.recipes import (
+    BYTE_MODEL,
+    DEFAULT_FEATURES,
+    DELTAS,
+    EQUALISED,
+    LINEAR,
+    OWN,
+    TABLE,
+    Recipe,
+    recipe_for,
+)
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
 from adadp.app.texts.clip_rules import is_name
@@ -58,7 +70,7 @@ def resolve(config: TrainConfig) -> RunSpec:
     draft.holdout_noise = holdout_noise(draft)
     if stages or draft.features:
         draft.features = features_text(stages)
-    recipe = _with_defaults(recipe_for(OWN if own else draft.data, stages), method)
+    recipe = _with_defaults(recipe_for(_recipe_name(config), stages), method)
     _fill_sizes(draft, recipe, stages)
     _fill_recipe(draft, recipe)
     return RunSpec.of(TrainConfig(**vars(draft)), method=method, stages=stages)
@@ -79,15 +91,27 @@ def _fill_unit(draft: Draft) -> None:
 
 
 def fitted(spec: RunSpec, asked: TrainConfig, records: int) -> RunSpec:
-    """``spec``, to which ``asked`` was resolved; with a smaller default batch where it is much for ``records``.
+    """``spec``, to which ``asked`` was resolved; with default sizes that suit ``records``.
 
-    Only where the number of records is not given, and so disclosed: else the batch has been chosen by the public one.
+    Only where the number of records is not given, and so disclosed: else they have been chosen by the public one.
     """
-    chosen = spec.config.batch_size
+    chosen, kept = spec.config.batch_size, records - asked.kept_aside(records)
     if asked.batch_size is not None or not isinstance(chosen, int) or public_records(asked) is not None:
         return spec
-    batch_size = max(1, (records - asked.kept_aside(records)) // 4)
+    if recipe_for(_recipe_name(asked), spec.stages).by_records:
+        batch_size, epochs = table_size(max(1, kept))
+        free = asked.epochs is None and asked.steps is None
+        return resolve(asked.replace(batch_size=batch_size, **({"epochs": epochs} if free else {})))
+    batch_size = max(1, kept // 4)
     return spec if chosen <= batch_size else resolve(asked.replace(batch_size=batch_size))
+
+
+def _recipe_name(config: TrainConfig) -> str:
+    """What the recipe of ``config`` is listed under."""
+    if not is_own(config.data):
+        return config.data
+    table = config.data.partition(":")[0] == TableEncoder.kind
+    return TABLE if table and config.model in (None, *LINEAR) else OWN
 
 
 def delta_of(config: TrainConfig) -> float | None:
@@ -116,13 +140,14 @@ def _default_features(draft: Draft, method: Method) -> str | None:
 def _with_bounds(stages: tuple[Stage, ...], config: TrainConfig) -> tuple[Stage, ...]:
     """``stages`` after one that releases the bounds of columns, where the schema asks for it. Reads the schema only."""
     positions = private_positions(config.schema) if config.schema is not None else ()
+    wanted = Bounds(positions, bins=BINS, unit=True) if positions else None
     given = [stage for stage in stages if isinstance(stage, Bounds)]
-    if [stage.columns for stage in given] not in ([], [positions]) or (given and stages[0] is not given[0]):
+    if given and ([replace(stage, noise_multiplier=None) for stage in given] != [wanted] or stages[0] is not given[0]):
         raise InputError(
             "The features release bounds of other columns than the schema asks for.",
             fix="Leave bounds out of the features: it is added where the schema asks for private bounds.",
         )
-    return stages if given or not positions else (Bounds(positions), *stages)
+    return stages if given or wanted is None else (wanted, *stages)
 
 
 def _fill_sizes(draft: Draft, recipe: Recipe, stages: tuple[Stage, ...]) -> None:
@@ -206,10 +231,14 @@ def _fill_recipe(draft: Draft, recipe: Recipe) -> None:
     """The recipe's settings where none are given."""
     if draft.model is None:
         draft.model = recipe.model
+    records = public_records(draft)
+    if recipe.by_records and records is not None:
+        batch_size, epochs = table_size(max(1, records - (draft.validation or 0)))
+        recipe = replace(recipe, batch_size=batch_size, epochs=epochs)
     if draft.epochs is None and draft.steps is None:
         draft.epochs = recipe.epochs
     if draft.batch_size is None and _wants_start(draft, "batch_size_schedule"):
-        draft.batch_size = _batch_of(recipe, public_records(draft))
+        draft.batch_size = _batch_of(recipe, records)
     if draft.clip_norm is None and is_name(draft.clip_rule) and _wants_start(draft, "clip_norm_schedule"):
         draft.clip_norm = recipe.clip_norm
     if draft.optimizer is None:
@@ -222,11 +251,11 @@ def _fill_recipe(draft: Draft, recipe: Recipe) -> None:
             why=f"The recipe for this data and these features has one for {recipe.optimizer} only.",
             fix="Pass `lr` (or `lr_schedule`), or leave the `optimizer` out.",
         )
-    epochs = _epochs(draft) if recipe.decay and draft.lr_schedule is None else None
-    if epochs is None:
+    length = _epochs(draft) if recipe.decay and draft.lr_schedule is None else None
+    if length is None:
         draft.lr = recipe.lr
     else:
-        draft.lr_schedule = f"poly:s0={recipe.lr!r},k=1,s_end={recipe.lr / 100:g},period={epochs}"
+        draft.lr_schedule = f"poly:s0={recipe.lr!r},k=1,s_end={recipe.lr / 100:g},period={length}"
 
 
 def _batch_of(recipe: Recipe, records: int | None) -> int:

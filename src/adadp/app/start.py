@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ from adadp.app.train.evaluation import Asked
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.ranks import joined, together
+from adadp.records import Stored, in_memory
 
 
 @together
@@ -74,7 +76,7 @@ class Prepared:
     """The records a configuration names, with the features that are known before the data in place of their values."""
 
     inputs: Inputs
-    train: tuple[Tensor, ...]
+    train: tuple[Tensor | Stored, ...]
     test: tuple[Tensor, Tensor] | None
     validation: tuple[Tensor, Tensor] | None
     released: tuple[Stage, ...]
@@ -113,8 +115,9 @@ def prepared(spec: RunSpec, progress: Progress | None = None) -> Prepared:
     fixed, released = fixed_first(spec.stages)
     shown = progress if config.records is None else None  # it tells how many records there are
     alone = config.arithmetic == "exact"
+    before: Any = in_memory(inputs.train) if spec.stages else inputs.train  # a stage reads all records
     data, test = extract_both(
-        fixed, inputs.train, inputs.test, key=inputs.key, device=config.device, progress=shown, alone=alone
+        fixed, before, inputs.test, key=inputs.key, device=config.device, progress=shown, alone=alone
     )
     validation = inputs.validation
     if validation is not None:

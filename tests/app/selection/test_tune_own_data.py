@@ -142,7 +142,7 @@ def test_a_page_that_cannot_be_made_leaves_nothing_secret(table, tmp_path, monke
 def test_few_records_get_a_batch_that_fits_them(table):
     asked = base(table).replace(batch_size=None)
     search = planned(asked, [{"lr": 0.5}], validation_data=f"table:{table / 'validation.csv'}", records=400)
-    assert search.candidates[0].batch_size == 100
+    assert search.candidates[0].batch_size == 40
     (given,) = planned(
         asked, [{"lr": 0.5, "batch_size": 300}], validation_data=f"table:{table / 'validation.csv'}", records=400
     ).candidates

@@ -97,6 +97,27 @@ def schema(file: str) -> None:
 
 
 @data.command()
+@click.argument("file", type=click.Path())
+@click.option("--schema", "schema_file", type=click.Path(dir_okay=False), required=True, help="Its schema.")
+@click.option("--target", help="The column to learn.  [default: as the schema says]")
+@click.option("--no-target", "unlabelled", is_flag=True, help="The table is one to predict from.")
+def check(file: str, schema_file: str, target: str | None, unlabelled: bool) -> None:
+    """List all that is wrong with a table of your own and its schema: nothing is trained, released or charged.
+
+    \b
+    adadp data check people.csv --schema people.toml
+
+    Of each column the first cell that does not fit is named by its line. No cell and no number of rows is shown.
+    """
+    from adadp.app.owndata import check_table
+
+    columns = check_table(file, schema_file, target=target, labelled=not unlabelled)
+    for name, becomes in columns:
+        click.echo(f"{name}: {becomes}")
+    click.echo(f"{file} fits {schema_file}.")
+
+
+@data.command()
 @click.argument("name")
 @_JSON
 def info(name: str, as_json: bool) -> None:

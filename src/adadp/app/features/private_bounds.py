@@ -2,7 +2,8 @@
 
 A record arrives as its features followed by the raw values of those columns, NaN where one is missing. One noisy
 histogram over public bins gives each column a range; afterwards a value is clipped to it, mapped to [-1, 1] and put
-among the features, where a zero kept its place.
+among the features, where zeros kept its place: its position, then a slot of each of ``bins``. With ``unit`` every
+record is then divided by its l2 norm, as a table does whose ranges are declared.
 
 A bin is a signed power of two: [2^e, 2^(e+1)) for e = -20..39, its mirror image below zero, and one bin for what is
 smaller than 2^-20 in size; beyond 2^40 everything counts in the outermost bin. The bins are fixed before any data is
@@ -62,6 +63,8 @@ class Bounds(ReleasedStage):
     replaced = NO_OPPOSITES
     columns: tuple[int, ...]
     noise_multiplier: float | None = None
+    bins: tuple[int, ...] = ()
+    unit: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,7 +73,8 @@ class Bounds(ReleasedStage):
                 "bounds has no columns.", fix="Name the features, like bounds:columns=3;7,noise_multiplier=20."
             )
         self._set(
-            columns=tuple(checks.count("columns", each, minimum=0, why="It is a position.") for each in self.columns)
+            columns=tuple(checks.count("columns", each, minimum=0, why="It is a position.") for each in self.columns),
+            bins=tuple(checks.count("bins", each, minimum=2) for each in self.bins),
         )
 
     @property
@@ -80,7 +84,7 @@ class Bounds(ReleasedStage):
         return root if Fraction(root) ** 2 >= len(self.columns) else math.nextafter(root, math.inf)
 
     def output_shape(self, shape: Shape) -> Shape:
-        if len(shape) != 1 or shape[0] <= max(self.columns) + len(self.columns):
+        if len(shape) != 1 or shape[0] <= max(self.columns) + sum(self.bins) + len(self.columns):
             raise InputError(
                 f"bounds cannot read records of shape {shape}.",
                 why="They must be rows of features followed by the raw values of its columns.",
@@ -105,10 +109,15 @@ class Bounds(ReleasedStage):
     def apply(self, records: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
         width = records.shape[1] - len(self.columns)
         features, raw = records[:, :width].float().clone(), records[:, width:].double()
-        low, high = learned["ranges"].unbind(1)
-        scaled = (raw.clamp(low, high) - (low + high) / 2) / ((high - low) / 2)
-        features[:, list(self.columns)] = scaled.nan_to_num(nan=0.0).float()
-        return features
+        for start, values, (low, high) in zip(self.columns, raw.unbind(1), learned["ranges"], strict=True):
+            rows = torch.nonzero(~values.isnan())[:, 0]
+            there = ((values[rows].clamp(low, high) / 2 - low / 2) / (high / 2 - low / 2)).clamp(0, 1).float()
+            features[rows, start] = 2 * there - 1
+            slot = start + 1
+            for count in self.bins:
+                features[rows, slot + (there * count).long().clamp(max=count - 1)] = 1
+                slot += count
+        return features / features.double().norm(dim=1, keepdim=True).float() if self.unit else features
 
 
 def ranges(noisy_counts: Tensor, noise_std: float) -> list[tuple[float, float]]:

@@ -10,10 +10,13 @@ from typing import Any, ClassVar, TypeAlias
 from torch import Tensor
 
 from adadp.app.targets import Target
+from adadp.records import Stored
 
 Path: TypeAlias = "str | os.PathLike[str]"
 Records: TypeAlias = tuple[Tensor, Tensor]
 """Values, one row per record, and labels as int64."""
+MaybeStored: TypeAlias = tuple[Tensor | Stored, Tensor | Stored]
+"""The same, where they may be on disk."""
 
 
 class Encoder(ABC):
@@ -55,7 +58,7 @@ class OwnData:
     was declared. Rows of a table with private bounds end in raw values, as ``TableEncoder`` says.
     """
 
-    train: Records = field(repr=False)
+    train: MaybeStored = field(repr=False)
     test: Records | None = field(repr=False)
     record: str
     disclosed: tuple[str, ...]

@@ -43,6 +43,7 @@ from adadp.app.owndata import tabular
 from adadp.app.owndata.arrays import ArrayEncoder, check_features, declared_classes, read_arrays
 from adadp.app.owndata.base import Encoder, OwnData, Path, Records
 from adadp.app.owndata.images import ImageEncoder, image_encoder, split_folder
+from adadp.app.owndata.mistakes import Mistakes
 from adadp.app.owndata.schema import Schema, load_schema, parse_schema
 from adadp.app.owndata.tabular import TableEncoder
 from adadp.app.targets import Target
@@ -96,6 +97,37 @@ def load_own(
     return _load_arrays(path, test_path, declared, InputBound.of(input_bound))
 
 
+def check_table(
+    data: Path, schema: Path, *, target: str | None = None, labelled: bool = True
+) -> tuple[tuple[str, str], ...]:
+    """What the columns of a table become, by name, if it fits its ``schema``; an error that lists all that is wrong.
+
+    Not ``labelled``: a table to predict from, without the target.
+    """
+    path = own_path(data, "table")
+    mistakes = Mistakes(f"The table {path} and the schema {schema} do not fit")
+    declared = load_schema(schema, mistakes)
+    with mistakes.noted():
+        declared.for_kind("table")
+    with mistakes.noted():
+        declared = _with_target(declared, target, schema)
+    classes = declared.classes
+    with mistakes.noted():
+        named = target or declared.target
+        encoder = TableEncoder(
+            declared.columns,
+            named or "",
+            classes or (),
+            declared.delimiter,
+            unit=declared.unit,
+            targets=declared.targets,
+        )
+        told = named is not None and (classes is not None or bool(declared.targets))
+        encoder.check(path, mistakes, labelled=labelled and told)
+    mistakes.raise_any()
+    return tuple((name, column.describe()) for name, column in declared.columns)
+
+
 def own_path(source: Path, kind: str) -> FilePath:
     """Where ``source`` is: a path, or ``KIND:PATH``, as data to train on is named, if that is of this ``kind``."""
     text = os.fspath(source)
@@ -137,7 +169,7 @@ def _load_table(path: FilePath, test_path: FilePath | None, schema: Schema) -> O
     encoder = TableEncoder(
         schema.columns, schema.target, classes, schema.delimiter, unit=schema.unit, targets=schema.targets
     )
-    train = encoder.read_labelled(path)
+    train = encoder.stored(path)
     test = encoder.read_labelled(test_path) if test_path is not None else None
     ids = encoder.unit_ids(path)
     units, notes = _units(path, schema.unit, ids, None if test_path is None else encoder.unit_ids(test_path), test)
@@ -252,7 +284,10 @@ def _table_schema(path: FilePath, target: str | None, file: Path | None) -> Sche
             "release.",
             fix=f"Run adadp data schema {path} > schema.toml, fill it in, and pass it as `schema`.",
         )
-    schema = load_schema(file).for_kind("table")
+    return _with_target(load_schema(file).for_kind("table"), target, file)
+
+
+def _with_target(schema: Schema, target: str | None, file: Path) -> Schema:
     if target is not None and schema.target not in (None, target):
         raise InputError(
             f"`target` is {target!r}, and the schema {file} says {schema.target!r}.",

@@ -9,8 +9,20 @@ kind = "number"                    in place of classes: a target that is a numbe
 
 [columns.age]                      a table's columns, in the order of the features
 kind = "number"                    with low and high, or bounds = "private"; missing = true, or a list of texts
+bins = [4, 8, 16, 32]              into how many slots the range is divided, several times; [] for the position alone
+log = true                         bins on a logarithmic scale, for amounts of which most are small
+default = 40                       the value most records have: it makes no feature
+outside = "refuse"                 a value beyond low or high is an error; "clamp" is the default
 [columns.job]
 kind = "category"                  with values = [...] or buckets = 64; missing = a list of texts
+default = "clerk"                  as above
+ordered = true                     values are steps of a scale
+outside = "refuse"                 a text that is none of values is an error; "other" is the default
+[columns.visit]
+kind = "date"                      low, high = 2000-01-01, missing, bins, outside; format = "%d.%m.%Y" if it is not ISO
+parts = ["month", "weekday"]       also "day" and "hour"
+[columns.note]
+kind = "text"                      hashed words, with buckets, ngrams, length, missing; or embedding = "wordllama"
 [columns.id]
 kind = "ignore"
 
@@ -26,14 +38,16 @@ given                                          becomes
 =============================================  ====================================================================
 an unknown section, key or kind                an error that names the nearest known one
 a column without a kind                        an error that lists the kinds
-low >= high, NaN or infinite bounds            an error: nothing can be mapped to [-1, 1]
-low or high beside bounds = "private"          an error: it means two things
+low >= high, NaN or infinite bounds            an error: there is no range
+low, high, bins, ... beside bounds = "private" an error: it means two things
+a default that is none of values               an error: no cell could be it
 values beside buckets, or neither              an error
 a value twice, an empty one, spaces around it  an error: no cell could ever be it
 a whole number as a value or class             its text: 3 is "3"
 one class                                      an error: there is nothing to predict
 a target that is also a column                 an error: the answer would be a feature
 a part that the kind of data has no use for    an error: it would be ignored
+several of these                               one error that lists them
 """
 
 from __future__ import annotations
@@ -47,7 +61,11 @@ from pathlib import Path
 from typing import Any
 
 from adadp import checks
-from adadp.app.owndata.columns import Category, Column, Hashed, Ignored, Number
+from adadp.app.owndata import moments, words
+from adadp.app.owndata.columns import BINS, LOG_BINS, Category, Column, Hashed, Ignored, Number
+from adadp.app.owndata.mistakes import Mistakes
+from adadp.app.owndata.moments import Moment
+from adadp.app.owndata.words import Embedded, Words
 from adadp.app.targets import Target
 from adadp.errors import InputError, within
 
@@ -65,14 +83,18 @@ _KEYS = {
     "file": ("delimiter",),
     "images": ("size", "mode"),
 }
-LARGEST_BUCKETS = 65_536
+LARGEST_BUCKETS, LARGEST_NGRAMS, LARGEST_LENGTH = 65_536, 8, 4_096
+
+LARGEST_BINS = 65_536
 
 _COLUMN_KEYS = {
-    "number": ("kind", "low", "high", "bounds", "missing"),
-    "category": ("kind", "values", "buckets", "missing"),
+    "number": ("kind", "low", "high", "bounds", "missing", "bins", "log", "default", "outside"),
+    "category": ("kind", "values", "buckets", "missing", "default", "ordered", "outside"),
+    "date": ("kind", "low", "high", "missing", "bins", "parts", "format", "outside"),
+    "text": ("kind", "buckets", "ngrams", "length", "embedding", "missing"),
     "ignore": ("kind",),
 }
-_KINDS = 'Write kind = "number" with low and high, kind = "category" with values or buckets, or kind = "ignore".'
+_KINDS = 'Write kind = "number" or "date" with low and high, "category" with values or buckets, "text", or "ignore".'
 _USES = {
     "table": ("columns", "target", "classes", "targets", "unit", "delimiter"),
     "npz": ("classes", "unit"),
@@ -110,8 +132,8 @@ class Schema:
         return self
 
 
-def load_schema(path: str | os.PathLike[str]) -> Schema:
-    """The schema in the TOML file ``path``."""
+def load_schema(path: str | os.PathLike[str], mistakes: Mistakes | None = None) -> Schema:
+    """The schema in the TOML file ``path``. With ``mistakes`` they are noted there, and what is right is returned."""
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -121,31 +143,53 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
             f"The schema {path} is not TOML: {error}.", fix='Write one declaration per line, like kind = "number".'
         ) from error
     with within(f"In the schema {path}"):
-        return parse_schema(values)
+        return parse_schema(values, mistakes)
 
 
-def parse_schema(values: Mapping[str, Any]) -> Schema:
-    """The schema with the declarations ``values``, as TOML or JSON read them."""
-    _refuse_unknown("the schema", values, (*_KEYS, "columns", "targets"))
-    parts = {name: _section(values, name, keys) for name, keys in _KEYS.items()}
+def parse_schema(values: Mapping[str, Any], mistakes: Mistakes | None = None) -> Schema:
+    """The schema with the declarations ``values``, as TOML or JSON read them. With ``mistakes`` they are noted there;
+    a column whose declaration is wrong is then one to ignore.
+    """
+    alone = mistakes is None
+    mistakes = Mistakes("These declarations are wrong") if mistakes is None else mistakes
+    with mistakes.noted():
+        _refuse_unknown("the schema", values, (*_KEYS, "columns", "targets"))
+    parts: dict[str, Mapping[str, Any]] = {name: {} for name in _KEYS}
+    for name, keys in _KEYS.items():
+        with mistakes.noted():
+            parts[name] = _section(values, name, keys)
     declared = values.get("columns", {})
     if not isinstance(declared, Mapping):
-        raise InputError("columns must be a section.", fix="Write [columns.NAME] for each column.")
-    columns = []
+        with mistakes.noted():
+            raise InputError("columns must be a section.", fix="Write [columns.NAME] for each column.")
+        declared = {}
+    columns: dict[str, Column] = {str(name): Ignored() for name in declared}
     for name, column in declared.items():
-        with within(f"Column {name!r}"):
-            columns.append((str(name), _column(column)))
-    target, unit = (_named_column(parts, *each) for each in (("target", "income"), ("unit", "patient_id")))
-    classes = as_names(parts["target"]["classes"]) if "classes" in parts["target"] else None
-    delimiter = parts["file"].get("delimiter")
-    if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n '):
-        raise InputError(f"file.delimiter must be one character, got {delimiter!r}.", fix='Write ";" or "\\t".')
-    mode = parts["images"].get("mode")
-    if mode is not None and mode not in MODES:
-        raise InputError(f"images.mode must be one of {', '.join(MODES)}, got {mode!r}.", fix='Write mode = "RGB".')
-    targets = _targets(values, parts["target"])
-    target = targets[0].name if targets else target
-    return Schema(tuple(columns), target, classes, targets, delimiter, _size(parts["images"]), mode, unit)
+        with mistakes.noted(), within(f"Column {name!r}"):
+            columns[str(name)] = _column(column)
+    delimiter, mode = parts["file"].get("delimiter"), parts["images"].get("mode")
+    target = unit = classes = size = None
+    targets: tuple[Target, ...] = ()
+    with mistakes.noted():
+        target = _named_column(parts, "target", "income")
+    with mistakes.noted():
+        unit = _named_column(parts, "unit", "patient_id")
+    with mistakes.noted():
+        targets = _targets(values, parts["target"])
+        target = targets[0].name if targets else target
+    with mistakes.noted():
+        classes = as_names(parts["target"]["classes"]) if "classes" in parts["target"] else None
+    with mistakes.noted():
+        if delimiter is not None and (not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n '):
+            raise InputError(f"file.delimiter must be one character, got {delimiter!r}.", fix='Write ";" or "\\t".')
+    with mistakes.noted():
+        if mode is not None and mode not in MODES:
+            raise InputError(f"images.mode must be one of {', '.join(MODES)}, got {mode!r}.", fix='Write mode = "RGB".')
+    with mistakes.noted():
+        size = _size(parts["images"])
+    if alone:
+        mistakes.raise_any()
+    return Schema(tuple(columns.items()), target, classes, targets, delimiter, size, mode, unit)
 
 
 def _targets(values: Mapping[str, Any], target: Mapping[str, Any]) -> tuple[Target, ...]:
@@ -232,33 +276,110 @@ def _column(values: object) -> Column:
     _refuse_unknown("the column", values, _COLUMN_KEYS[kind])
     if kind == "ignore":
         return Ignored()
-    missing = _missing(values.get("missing", False))
-    if kind == "number":
-        return _number(values, missing)
+    return _MADE[kind](values, _missing(values.get("missing", False)))
+
+
+def _category(values: Mapping[str, Any], missing: tuple[str, ...]) -> Category | Hashed:
     if ("values" in values) == ("buckets" in values):
         raise InputError("a category needs values or buckets, and not both.", fix='Write values = ["a", "b"].')
+    default = values.get("default")
+    default = None if default is None else _different_texts("default", [default])[0]
     if "values" in values:
-        return Category(_different_texts("values", values["values"]), missing or ("",))
-    buckets = checks.count("buckets", values["buckets"])
-    if buckets > LARGEST_BUCKETS:
-        raise InputError(f"buckets must be at most {LARGEST_BUCKETS}, got {buckets}.", why="Each is a feature.")
-    return Hashed(buckets, missing or ("",))
+        listed = _different_texts("values", values["values"])
+        if default is not None and default not in listed:
+            raise InputError(f"default is {default!r}, which is none of values.", fix="Write one of them, or none.")
+        strict = _strict(values, "other")
+        return Category(listed, missing or ("",), _flag(values, "ordered"), default, strict)
+    for key in ("ordered", "outside"):
+        if key in values:
+            raise InputError(f"{key} is given beside buckets.", why="It is about values.", fix="Take it out.")
+    return Hashed(_at_most("buckets", values["buckets"], LARGEST_BUCKETS), missing or ("",), default)
 
 
 def _number(values: Mapping[str, Any], missing: tuple[str, ...]) -> Number:
     if "bounds" in values:
-        if values["bounds"] != "private" or "low" in values or "high" in values:
+        if values["bounds"] != "private" or set(values) - {"kind", "bounds", "missing"}:
             raise InputError(
-                'a number has low and high, or bounds = "private".', fix="Keep the one of the two that is meant."
+                'a number has low and high, or bounds = "private", and with that nothing but missing.',
+                fix="Keep the one of the two that is meant.",
             )
         return Number(missing=missing)
+    low, high = (_finite(name, end) for name, end in zip(("low", "high"), _ends(values, 0, 100), strict=True))
+    log = _flag(values, "log")
+    default = None if "default" not in values else _finite("default", values["default"])
+    return Number(low, high, missing, _bins(values, LOG_BINS if log else BINS), log, default, _strict(values, "clamp"))
+
+
+def _date(values: Mapping[str, Any], missing: tuple[str, ...]) -> Moment:
+    low, high = map(moments.as_text, _ends(values, "2000-01-01", "2030-12-31"))
+    parts = values.get("parts", moments.USUAL)
+    if not isinstance(parts, list | tuple) or not all(part in moments.PARTS for part in parts):
+        raise InputError(f"parts is {parts!r}.", fix=f"List some of {', '.join(moments.PARTS)}, or none: parts = [].")
+    form = values.get("format")
+    if form is not None and (not isinstance(form, str) or "%" not in form):
+        raise InputError(f"format is {form!r}.", fix='Write it as strptime reads it: format = "%d.%m.%Y".')
+    return Moment(low, high, missing, tuple(dict.fromkeys(parts)), _bins(values, BINS), form, _strict(values, "clamp"))
+
+
+def _text(values: Mapping[str, Any], missing: tuple[str, ...]) -> Words | Embedded:
+    if "embedding" in values:
+        if values["embedding"] != "wordllama" or set(values) - {"kind", "embedding", "missing"}:
+            raise InputError(
+                'a text has embedding = "wordllama", or words that are hashed.', fix="Keep the one that is meant."
+            )
+        return Embedded(missing or ("",))
+    return Words(
+        _at_most("buckets", values.get("buckets", words.BUCKETS), LARGEST_BUCKETS),
+        _at_most("ngrams", values.get("ngrams", words.NGRAMS), LARGEST_NGRAMS),
+        _at_most("length", values.get("length", words.LENGTH), LARGEST_LENGTH),
+        missing or ("",),
+    )
+
+
+_MADE = {"number": _number, "category": _category, "date": _date, "text": _text}
+
+
+def _ends(values: Mapping[str, Any], low: object, high: object) -> tuple[Any, Any]:
     if "low" not in values or "high" not in values:
         raise InputError(
-            "a number needs low and high.",
+            f"a {values['kind']} needs low and high.",
             why="Taken from the data they would be a release.",
-            fix='Write low = 0 and high = 100 from public knowledge, or bounds = "private" to release them privately.',
+            fix=f"Write low = {low} and high = {high} from public knowledge"
+            + (', or bounds = "private" to release them privately.' if values["kind"] == "number" else "."),
         )
-    return Number(_finite("low", values["low"]), _finite("high", values["high"]), missing)
+    return values["low"], values["high"]
+
+
+def _bins(values: Mapping[str, Any], usual: tuple[int, ...]) -> tuple[int, ...]:
+    bins = values.get("bins", usual)
+    if not isinstance(bins, list | tuple):
+        raise InputError(f"bins must be a list of numbers, got {bins!r}.", fix="Write bins = [8, 32], or bins = [].")
+    found = tuple(checks.count("bins", each, minimum=2) for each in bins)
+    if sum(found) > LARGEST_BINS:
+        raise InputError(f"bins must be at most {LARGEST_BINS} together.", why="Each is a feature.", fix="Take fewer.")
+    return found
+
+
+def _at_most(name: str, value: object, largest: int) -> int:
+    found = checks.count(name, value)
+    if found > largest:
+        raise InputError(f"{name} must be at most {largest}, got {found}.", why="Each takes memory for every record.")
+    return found
+
+
+def _flag(values: Mapping[str, Any], name: str) -> bool:
+    value = values.get(name, False)
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be true or false, got {value!r}.", fix=f"Write {name} = true.")
+    return value
+
+
+def _strict(values: Mapping[str, Any], usual: str) -> bool:
+    """Whether what lies outside of the declaration is an error."""
+    outside = values.get("outside", usual)
+    if outside not in (usual, "refuse"):
+        raise InputError(f"outside must be {usual!r} or 'refuse', got {outside!r}.", fix='Write outside = "refuse".')
+    return bool(outside == "refuse")
 
 
 def _finite(name: str, value: object) -> float:

@@ -1,53 +1,51 @@
-"""A schema to fill in, from the names of the columns alone: no value of the file is looked at."""
+"""A schema to fill in, from the names of the columns and, of Parquet, their types; no value is looked at."""
 
 from __future__ import annotations
 
 import json
+import re
 
 from adadp.app.owndata.base import Path
-from adadp.app.owndata.tables import open_table
+from adadp.app.owndata.tables import ParquetTable, open_table
 
 _TOP = """\
-# What is publicly known about {file}. Write here only what you know without looking at its values: ranges from
-# what the column means, categories from the form that was filled in. Nothing is taken from the data.
+# What is publicly known about {file}. Write only what you know without looking at its values: ranges from what a
+# column means, categories from the form that was filled in. Then run: adadp data check FILE --schema THIS
+#   {{kind = "number", low = 0, high = 100}}          clamped to low..high; or bounds = "private", which costs privacy
+#   {{kind = "category", values = ["a", "b"]}}        anything else is "other"; buckets = 64 needs no list
+#   {{kind = "date", low = 2000-01-01, high = 2030-12-31}}
+#   {{kind = "text"}}     {{kind = "ignore"}}
+# log = true for amounts of which most are small, default = 0 for the value most records have, missing = true (or texts
+# such as ["?"]) where a number or date may be empty, outside = "refuse" to be told of values out of range.
 
 [target]
-# column = "income"                  # the column to predict; leave it out below
-# classes = ["<=50K", ">50K"]        # every class
+column = ""                  # the column to predict; take its line below out
+classes = []                 # every class, such as ["no", "yes"]
 
 # [unit]
-# column = "patient_id"              # whose rows are protected together, where somebody has several; leave it out below
+# column = "patient_id"        # whose rows are protected together, where somebody has several; leave it out below
 {delimiter}
 [columns]
-# For each column take the mark # from one of its lines and put in what is known.
-#   number    clipped to low..high. Not known: bounds = "private" instead of low and high; releasing them costs privacy.
-#             missing = true allows empty cells, missing = ["?", "NA"] these texts too.
-#   category  values = [...] lists them, anything else is "other"; buckets = 64 hashes any text, no list needed.
-#   ignore    not used.
 """
 
 
 def draft_schema(path: Path) -> str:
-    """A draft of the schema of the table ``path``, as TOML with every choice commented out."""
+    """A draft of the schema of the table ``path``, as TOML: one line for each column."""
     table = open_table(path)
     separators = [mark for mark in ";\t|" if mark in table.header[0]] if len(table.header) == 1 else []
     delimiter = ""
     if separators:
         table = open_table(path, separators[0])
         delimiter = f"\n[file]\ndelimiter = {_quoted(separators[0])}\n"
-    lines = [_TOP.format(file=_comment(table.path.name), delimiter=delimiter)]
-    for name in map(_quoted, table.header):
-        lines.append(
-            f'# {name} = {{kind = "number", low = 0, high = 100}}\n'
-            f'# {name} = {{kind = "category", values = ["a", "b"]}}\n'
-            f'# {name} = {{kind = "category", buckets = 64}}\n'
-            f'# {name} = {{kind = "ignore"}}\n'
-        )
-    return "\n".join(lines)
+    kinds = table.kinds() if isinstance(table, ParquetTable) else {}
+    lines = [f'{_quoted(name)} = {{kind = "{kinds.get(name, "")}"}}\n' for name in table.header]
+    return _TOP.format(file=_comment(table.path.name), delimiter=delimiter) + "".join(lines)
 
 
 def _quoted(text: str) -> str:
-    """``text`` as a TOML string, which is JSON's but for one control character."""
+    """``text`` as a TOML string, which is JSON's but for one control character; a plain name as it is."""
+    if re.fullmatch(r"[A-Za-z0-9_-]+", text):
+        return text
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

@@ -12,7 +12,8 @@ no header, no rows                       an error
 two columns of one name, one of none     an error
 Parquet: null, NaN                       an empty cell
 Parquet: numbers, text, true and false   their text; a whole float without ".0", so that 3 stays 3 beside a null
-Parquet: dates, lists, bytes, ...        an error, unless the column is ignored
+Parquet: dates, times                    their text, ISO 8601
+Parquet: lists, bytes, ...               an error, unless the column is ignored
 """
 
 from __future__ import annotations
@@ -23,10 +24,15 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from datetime import date
 from decimal import Decimal
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from adadp.errors import InputError
 
@@ -34,6 +40,54 @@ Cells: TypeAlias = Sequence[str]
 
 ROWS_AT_ONCE = 1_024
 """Few, so that the cells of a chunk are gone before the garbage collector looks at them."""
+_PARQUET_ROWS_AT_ONCE = 1 << 15
+"""More, because those cells are no objects of Python."""
+
+
+class Numbers(Cells):
+    """Cells that a file holds as numbers; as text where somebody asks for it."""
+
+    def __init__(self, held: NDArray[Any], empty: NDArray[np.bool_]) -> None:
+        self.held = held
+        self.empty = empty | (np.isnan(held) if held.dtype.kind == "f" else False)
+        """Which cells are empty."""
+
+    @cached_property
+    def values(self) -> NDArray[np.float64]:
+        """The numbers, NaN where a cell is empty."""
+        return np.where(self.empty, np.nan, self.held.astype(np.float64))
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def __getitem__(self, index: Any) -> Any:
+        return "" if self.empty[index] else _text(self.held[index].item())
+
+
+class Distinct(Cells):
+    """Cells as the different ``texts`` there are, and which of them each is."""
+
+    def __init__(self, texts: Sequence[str], where: NDArray[np.int64]) -> None:
+        self.texts, self.where = texts, where
+
+    def __len__(self) -> int:
+        return len(self.where)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.texts[self.where[index]]
+
+
+def distinct(cells: Cells) -> tuple[Sequence[str], NDArray[np.int64]]:
+    """The different texts among ``cells``, and which of them each is."""
+    if isinstance(cells, Distinct):
+        return cells.texts, cells.where
+    if isinstance(cells, Numbers):
+        held, where = np.unique(cells.held, return_inverse=True)
+        texts = [*map(_text, held.tolist()), ""]
+        return texts, np.where(cells.empty, len(held), where)
+    texts = list(dict.fromkeys(cells))
+    known = {text: number for number, text in enumerate(texts)}
+    return texts, np.fromiter(map(known.__getitem__, cells), np.int64, len(cells))
 
 
 class Table(ABC):
@@ -135,7 +189,7 @@ class ParquetTable(Table):
     def _names(self) -> Sequence[str]:
         self._arrow, parquet = _pyarrow(self.path)
         try:
-            self._file = parquet.ParquetFile(self.path)
+            self._file = parquet.ParquetFile(self.path, pre_buffer=False)
         except (self._arrow.ArrowException, OSError) as error:
             raise InputError(f"{self.path} is not a Parquet file: {error}.", fix="Write it again.") from error
         return tuple(self._file.schema_arrow.names)
@@ -144,21 +198,40 @@ class ParquetTable(Table):
         names = [self._file.schema_arrow.names[self.header.index(name)] for name in columns]
         for name in names:
             self._check_type(name)
-        for batch in self._file.iter_batches(batch_size=ROWS_AT_ONCE, columns=names):
-            yield [[_text(value) for value in batch.column(name).to_pylist()] for name in names]
+        for group in range(self._file.num_row_groups):  # in one go Arrow would keep what it has read of all groups
+            for batch in self._file.iter_batches(_PARQUET_ROWS_AT_ONCE, row_groups=[group], columns=names):
+                yield [self._cells(batch.column(name)) for name in names]
+
+    def _cells(self, column: Any) -> Cells:
+        types, kind = self._arrow.types, column.type
+        if types.is_integer(kind) or types.is_floating(kind):
+            empty = np.asarray(column.is_null())
+            return Numbers(np.asarray(column.fill_null(0) if empty.any() else column), empty)
+        coded = column if types.is_dictionary(kind) else column.dictionary_encode()
+        texts = [*map(_text, coded.dictionary.to_pylist()), ""]
+        return Distinct(texts, np.asarray(coded.indices.fill_null(len(texts) - 1)).astype(np.int64))
 
     def place(self, row: int) -> str:
         return f"row {row + 1}"
+
+    def kinds(self) -> dict[str, str]:
+        """What kind a column seems to be by its type, which the file has apart from the values."""
+        types, found = self._arrow.types, {}
+        for name, field in zip(self.header, self._file.schema_arrow, strict=True):
+            number = types.is_integer(field.type) or types.is_floating(field.type) or types.is_decimal(field.type)
+            moment = types.is_date(field.type) or types.is_timestamp(field.type)
+            found[name] = "number" if number else "date" if moment else ""
+        return found
 
     def _check_type(self, name: str) -> None:
         types = self._arrow.types
         kind = self._file.schema_arrow.field(name).type
         value = kind.value_type if types.is_dictionary(kind) else kind
-        tests = ("integer", "floating", "decimal", "boolean", "string", "large_string", "null")
+        tests = ("integer", "floating", "decimal", "boolean", "string", "large_string", "null", "date", "timestamp")
         if not any(getattr(types, f"is_{test}")(value) for test in tests):
             raise InputError(
-                f"Column {name!r} of {self.path} is of type {kind}, which is neither a number nor text.",
-                fix='Write it as a number or as text, or declare kind = "ignore".',
+                f"Column {name!r} of {self.path} is of type {kind}, which is no number, text or date.",
+                fix='Write it as one of these, or declare kind = "ignore".',
             )
 
 
@@ -180,7 +253,7 @@ def _pyarrow(path: Path) -> tuple[Any, Any]:
         ) from error
 
 
-def _text(value: bool | int | float | Decimal | str | None) -> str:
+def _text(value: bool | int | float | Decimal | str | date | None) -> str:
     """The cell as a CSV file would have it."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -188,7 +261,7 @@ def _text(value: bool | int | float | Decimal | str | None) -> str:
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value)
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def _is_utf8(content: bytes) -> bool:

@@ -1,13 +1,18 @@
 """Tables to tensors: every cell is checked, none shapes another's features.
 
+A record is the features of its columns, followed by a constant 1, all divided by their l2 norm: records of length 1
+have gradients of a known scale, which one clip bound fits. Rows are kept as few numbers per column; where their
+features would take much memory, they are made of these when a batch is drawn.
+
 file                                          what happens
 ============================================  =====================================================================
 its columns in another order                  features keep the order of the schema
 a column the schema does not declare          an error; kind = "ignore" leaves one out
 a declared column the file lacks              an error, unless it is ignored
 no target column                              an error where labels are asked for, and only there
-a target that is none of the classes          an error with file, row and what was found
+a target that is none of the classes          an error with file, row and column
 a target beyond its declared range            clipped to it, as a column is; one that is no number is an error
+several of these                              one error that lists them: of each column the first bad cell
 no rows                                       an error
 """
 
@@ -22,17 +27,25 @@ from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adadp.app.figures import Groups
 from adadp.app.owndata.base import Encoder, Path
-from adadp.app.owndata.columns import BadCell, Category, Column, Features, Floats, Ignored, Number, class_numbers
+from adadp.app.owndata.columns import BadCell, Category, Column, Ignored, Number, class_numbers
+from adadp.app.owndata.mistakes import Mistakes
+from adadp.app.owndata.spool import Spool
 from adadp.app.owndata.tables import Cells, Table, open_table
+from adadp.app.stored import Arrays
 from adadp.app.targets import Target
 from adadp.errors import InputError
+from adadp.records import Stored, in_memory
 
 Columns: TypeAlias = tuple[tuple[str, Column], ...]
 """Names and declarations, in the order of the features."""
+
+IN_MEMORY = 1 << 29
+"""Bytes up to which the features of a table are kept in memory."""
 
 
 @final
@@ -41,8 +54,8 @@ class TableEncoder(Encoder):
     """Declared columns to features.
 
     Columns whose bounds are to be released have zeros for features (``private_positions`` says where), and their raw
-    values (float64, NaN where one is missing) come behind the features: the stage ``bounds`` of a run, which learns the
-    bounds, puts them in their places.
+    values (float64, NaN where one is missing) come behind the constant: the stage ``bounds`` of a run, which learns the
+    bounds, makes features of them in their places. Such records are divided by their norm when it has.
     """
 
     columns: Columns
@@ -87,15 +100,16 @@ class TableEncoder(Encoder):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (sum(column.width for _, column in self.columns) + len(self.private_columns),)
+        return (sum(column.width for _, column in self.columns) + 1 + len(self.private_columns),)
 
     def read(self, path: Path) -> Tensor:
-        return self._encoded(path, labelled=False)[0]
+        values = in_memory(self._encoded(path, labelled=False)[0])
+        assert isinstance(values, Tensor)
+        return values
 
     def read_labelled(self, path: Path) -> tuple[Tensor, Tensor]:
-        records, labels = self._encoded(path, labelled=True)
-        assert labels is not None
-        return records, labels
+        values, labels = in_memory(self.stored(path))
+        return values, labels
 
     def unit_ids(self, path: Path) -> list[str] | None:
         """The id in each row of ``path``; None where it has no column of ids."""
@@ -104,45 +118,100 @@ class TableEncoder(Encoder):
             return None
         return [cell for chunk in table.chunks([self.unit]) for cell in chunk[0]]
 
-    def _encoded(self, path: Path, *, labelled: bool) -> tuple[Tensor, Tensor | None]:
-        table = open_table(path, self.delimiter)
-        columns = tuple((name, column) for name, column in self.columns if not isinstance(column, Ignored))
-        _check_columns(table, self.columns, self.target_names, self.unit, labelled=labelled)
-        names = [*(name for name, _ in columns), *(self.target_names if labelled else ())]
-        features, labels, raw = [], [], []
-        rows = 0
-        for chunk in table.chunks(names):
-            part, numbers = _fill_all(columns, chunk, _Place(table, rows))
-            features.append(part)
-            raw.append(numbers)
-            if labelled:
-                labels.append(self._labels(chunk[len(columns) :], _Place(table, rows)))
-            rows += len(part)
-        if not rows:
-            raise InputError(f"The table {table.path} has no rows.", fix="Give a file with a header and rows.")
-        records = torch.from_numpy(np.concatenate(features))
-        if self.private_columns:
-            records = torch.cat([records.double(), torch.from_numpy(np.concatenate(raw))], dim=1)
-        return records, torch.cat(labels) if labelled else None
+    def stored(self, path: Path) -> tuple[Tensor | Stored, Tensor | Stored]:
+        """The records and labels of ``path``, on disk where they would take much memory."""
+        values, labels = self._encoded(path, labelled=True)
+        assert labels is not None
+        return values, labels
 
-    def _labels(self, chunk: Sequence[Cells], place: _Place) -> Tensor:
-        """What is learned of the cells of the targets: class numbers, or numbers in their range."""
-        if not self.targets:
-            with place.column(self.target):
-                return torch.from_numpy(class_numbers(chunk[0], self.class_names))
-        learned = []
-        for target, cells in zip(self.targets, chunk, strict=True):
-            with place.column(target.name):
-                learned.append(target.learned(torch.from_numpy(Number(target.low, target.high).numbers(cells))))
-        return learned[0] if len(learned) == 1 else torch.stack(learned, dim=1)
+    def features(self, parsed: NDArray[Any]) -> Tensor:
+        """The records that ``parsed`` rows are."""
+        (width,) = self.shape
+        out = np.zeros((len(parsed), width - len(self.private_columns)), np.float32)
+        raw = []
+        start = at = 0
+        for _, column in self.columns:
+            part = parsed[:, at : at + column.kept]
+            column.expand(part, out[:, start : start + column.width])
+            if column.private:
+                raw.append(part)
+            start, at = start + column.width, at + column.kept
+        out[:, -1] = 1
+        if raw:  # lengths are known when the bounds are
+            return torch.from_numpy(np.concatenate([out, *raw], axis=1, dtype=np.float64))
+        out /= np.sqrt(np.einsum("ij,ij->i", out, out, dtype=np.float64)).astype(np.float32)[:, None]
+        return torch.from_numpy(out)
+
+    def check(self, path: Path, mistakes: Mistakes, *, labelled: bool) -> None:
+        """Note everything that is wrong with ``path``."""
+        self._rows(path, mistakes, labelled=labelled)
+
+    def _encoded(self, path: Path, *, labelled: bool) -> tuple[Tensor | Stored, Tensor | Stored | None]:
+        mistakes = Mistakes(f"The table {path} does not fit its schema")
+        rows, learned = self._rows(path, mistakes, labelled=labelled)
+        mistakes.raise_any()
+        values = _Encoded(self, rows.array())
+        labels = Arrays([learned.array()]) if labelled else None
+        if len(values) * self.shape[0] * 4 > IN_MEMORY:
+            return values, labels
+        return in_memory((values, labels))  # type: ignore[no-any-return]
+
+    def _rows(self, path: Path, mistakes: Mistakes, *, labelled: bool) -> tuple[Spool, Spool]:
+        """The rows of ``path`` and what is learned of them; of no use where there are mistakes."""
+        table = open_table(path, self.delimiter)
+        _check_columns(table, self.columns, self.target_names, self.unit, mistakes, labelled=labelled)
+        labelled = labelled and set(self.target_names) <= set(table.header)
+        used = [
+            (name, column) for name, column in self.columns if not isinstance(column, Ignored) and name in table.header
+        ]
+        rows = Spool(np.float64 if self.private_columns else np.float32, (sum(column.kept for _, column in used),))
+        learned = Spool(np.float32, (len(self.targets),)[len(self.targets) == 1 :]) if self.targets else Spool(np.int64)
+        bad: dict[str, tuple[int, BadCell]] = {}
+        with mistakes.noted():
+            wanted = [name for name, _ in used] + list(self.target_names if labelled else ())
+            for chunk in table.chunks(wanted) if wanted else ():
+                parsed = [np.empty((len(chunk[0]), 0))]
+                for (name, column), cells in zip(used, chunk, strict=False):  # the targets' cells may come last
+                    with _first_of(bad, name, rows.rows):
+                        parsed.append(column.parse(cells))
+                if labelled:
+                    learned.add(self._learned(chunk[len(used) :], bad, rows.rows))
+                rows.add(np.concatenate(parsed, axis=1) if not bad else parsed[0])
+        for name, (row, cell) in bad.items():
+            with mistakes.noted():
+                where = f"{table.path}, {table.place(row)}, column {name!r}"
+                raise InputError(f"{where}: the cell {cell.what}.", fix=cell.fix)
+        if not rows.rows and not mistakes:
+            with mistakes.noted():
+                raise InputError(f"The table {table.path} has no rows.", fix="Give a file with a header and rows.")
+        return rows, learned
+
+    def _learned(self, chunk: Sequence[Cells], bad: dict[str, tuple[int, BadCell]], first: int) -> NDArray[Any]:
+        """What is learned of the cells of the targets: class numbers, or numbers in range; nothing of bad ones."""
+        found: list[NDArray[Any]] = []
+        for name, cells in zip(self.target_names, chunk, strict=True):
+            with _first_of(bad, name, first):
+                found.append(self._of_target(name, cells))
+        if len(found) < len(self.target_names):
+            return np.empty((0, len(self.targets))) if len(self.targets) > 1 else np.empty(0)
+        return found[0] if len(found) == 1 else np.stack(found, axis=1)
+
+    def _of_target(self, name: str, cells: Cells) -> NDArray[Any]:
+        for target in self.targets:
+            if target.name == name:
+                return target.learned(torch.from_numpy(Number(target.low, target.high).numbers(cells))).numpy()
+        return class_numbers(cells, self.class_names)
 
     def groups(self, records: Tensor, column: str) -> Groups:
         """The groups of ``records``, as ``read`` gives them, by the declared category ``column``."""
         start = 0
         for name, declared in self.columns:
             if name == column and isinstance(declared, Category):
-                slots = records[:, start : start + declared.width]
-                return Groups(column, (*declared.values, "other", "missing"), slots.argmax(1).numpy())
+                slots = records[:, start : start + declared.slots]
+                chosen = slots.argmax(1)
+                if declared.default in declared.values:
+                    chosen[slots.amax(1) == 0] = declared.values.index(declared.default)
+                return Groups(column, (*declared.values, "other", "missing"), chosen.numpy())
             start += declared.width
         raise InputError(
             f"`groups` is {column!r}, which is no column with declared values.",
@@ -168,57 +237,51 @@ def private_positions(columns: Columns) -> tuple[int, ...]:
     return tuple(start for start, (_, column) in zip(starts, columns, strict=False) if column.private)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Rows of a table from number ``first`` on: it gives a bad cell among them its file, row and column."""
+class _Encoded(Stored):
+    """Rows of a table as records, whose features are made when they are asked for."""
 
-    table: Table
-    first: int
+    def __init__(self, encoder: TableEncoder, parsed: NDArray[Any]) -> None:
+        self._encoder, self._rows = encoder, Arrays([parsed])
 
-    @contextmanager
-    def column(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except BadCell as error:
-            where = f"{self.table.path}, {self.table.place(self.first + error.index)}, column {name!r}"
-            raise InputError(f"{where}: the cell {error.what}.", fix=error.fix) from None
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def rows(self, indices: Tensor) -> Tensor:
+        """The records at ``indices``."""
+        return self._encoder.features(self._rows.rows(indices).numpy())
 
 
-def _fill_all(columns: Columns, chunk: Sequence[Cells], place: _Place) -> tuple[Features, Floats]:
-    """The features of some rows, and the numbers whose bounds are not known yet."""
-    part = np.zeros((len(chunk[0]), sum(column.width for _, column in columns)), np.float32)
-    raw = [np.empty((len(part), 0))]
-    start = 0
-    for (name, column), cells in zip(columns, chunk, strict=False):  # the target's cells may come last
-        out = part[:, start : start + column.width]
-        with place.column(name):
-            numbers = column.fill(cells, out)
-        if column.private and numbers is not None:
-            raw.append(numbers[:, None])
-        start += column.width
-    return part, np.concatenate(raw, axis=1)
+@contextmanager
+def _first_of(bad: dict[str, tuple[int, BadCell]], name: str, first: int) -> Iterator[None]:
+    """Keep the first bad cell of a column, with its row; ``first`` is the row of the chunk."""
+    try:
+        yield
+    except BadCell as cell:
+        bad.setdefault(name, (first + cell.index, cell))
 
 
 def _check_columns(
-    table: Table, columns: Columns, targets: tuple[str, ...], unit: str | None, *, labelled: bool
+    table: Table, columns: Columns, targets: tuple[str, ...], unit: str | None, mistakes: Mistakes, *, labelled: bool
 ) -> None:
     """Every column that is used must be in the file, and every column of the file must be declared."""
     needed = [name for name, column in columns if not isinstance(column, Ignored)] + (list(targets) if labelled else [])
+    one = len(table.header) == 1 and any(mark in table.header[0] for mark in ";\t|")
+    hint = "If cells are not separated by commas, write [file] with delimiter in the schema." if one else ""
     absent = [name for name in needed if name not in table.header]
-    if absent:
-        near = difflib.get_close_matches(absent[0], table.header, n=1)
-        one = len(table.header) == 1 and any(mark in table.header[0] for mark in ";\t|")
-        hint = "If cells are not separated by commas, write [file] with delimiter in the schema." if one else ""
-        role = "the target" if absent[0] in targets else "declared"
-        raise InputError(
-            f"{table.path} has no column {absent[0]!r}, which is {role}.",
-            fix=hint or f"Its columns are {', '.join(table.header)}." + (f" Did you mean {near[0]}?" if near else ""),
-        )
-    declared = {*targets, unit, *dict(columns)}
-    unknown = [name for name in table.header if name not in declared]
-    if unknown:
-        raise InputError(
-            f"{table.path} has a column {unknown[0]!r}, which the schema does not declare.",
-            why="What becomes of a column must be declared, not guessed.",
-            fix=f'Declare it; to leave it out, write [columns.{unknown[0]}] and kind = "ignore".',
-        )
+    for name in absent[:1] if hint else absent:
+        near = difflib.get_close_matches(name, table.header, n=1)
+        role = "the target" if name in targets else "declared"
+        with mistakes.noted():
+            raise InputError(
+                f"{table.path} has no column {name!r}, which is {role}.",
+                fix=hint
+                or f"Its columns are {', '.join(table.header)}." + (f" Did you mean {near[0]}?" if near else ""),
+            )
+    for name in table.header:
+        if name not in {*targets, unit, *dict(columns)} and not hint:
+            with mistakes.noted():
+                raise InputError(
+                    f"{table.path} has a column {name!r}, which the schema does not declare.",
+                    why="What becomes of a column must be declared, not guessed.",
+                    fix=f'Declare it; to leave it out, write [columns.{name}] and kind = "ignore".',
+                )

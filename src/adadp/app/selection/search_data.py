@@ -18,6 +18,7 @@ from adadp.app.start import Prepared, prepared
 from adadp.app.texts.methods import parse_method
 from adadp.app.train import refuse_training_records
 from adadp.app.train.search_spec import Search
+from adadp.app.train.session import tensors_of_data
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.gradients import GradientEngine
@@ -42,21 +43,23 @@ class Material:
     def prepared(self, config: TrainConfig) -> Prepared:
         """All records, with the fixed features of ``config``."""
         if config.features not in self._found:
-            self._found[config.features] = prepared(RunSpec.of(config))
+            found = prepared(RunSpec.of(config))
+            self._found[config.features] = replace(found, train=tensors_of_data(found.train))
         return self._found[config.features]
 
     def scored(self, config: TrainConfig, chosen: Tensor) -> Pair:
         """The records a run is scored on: those ``chosen``, or those of the file."""
         records = self.prepared(config)
         if self._file is None:
-            return records.train[0][chosen], records.train[-1][chosen]
+            values, *_, labels = tensors_of_data(records.train)
+            return values[chosen], labels[chosen]
         fixed, _ = fixed_first(parse_features(config.features))
         return extract(fixed, self._file[0], part="validation", device=config.device), self._file[1]
 
     def model(self, config: TrainConfig, folder: RunFolder) -> nn.Module:
         """The network trained in ``folder``, behind the features that were released in its run."""
         records = self.prepared(config)
-        shape = tuple(records.train[0].shape[1:])
+        shape = tuple(tensors_of_data(records.train)[0].shape[1:])
         features, after = whole_module(records.released, shape, folder.load_features())
         network = _network(config, records, after)
         network.load_state_dict(folder.load_model_tensors())
@@ -85,7 +88,8 @@ def part_of(records: Prepared, chosen: Tensor) -> Prepared:
     """The records a run trains on. It has no test records: it is not the run that is published, perhaps."""
     if len(chosen) != len(records.train[0]):
         raise InputError("The data has changed since the search began.", fix="Put it back as it was.")
-    return replace(records, train=tuple(part[chosen] for part in records.train), test=None, validation=None)
+    parts = tensors_of_data(records.train)
+    return replace(records, train=tuple(part[chosen] for part in parts), test=None, validation=None)
 
 
 def _network(config: TrainConfig, records: Prepared, shape: tuple[int, ...]) -> nn.Module:
