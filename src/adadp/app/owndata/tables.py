@@ -145,7 +145,7 @@ class ParquetTable(Table):
         for name in names:
             self._check_type(name)
         for batch in self._file.iter_batches(batch_size=ROWS_AT_ONCE, columns=names):
-            yield [[_text(value) for value in batch.column(name).to_pylist()] for name in names]
+            yield [[text_of(value) for value in batch.column(name).to_pylist()] for name in names]
 
     def place(self, row: int) -> str:
         return f"row {row + 1}"
@@ -180,7 +180,7 @@ def _pyarrow(path: Path) -> tuple[Any, Any]:
         ) from error
 
 
-def _text(value: bool | int | float | Decimal | str | None) -> str:
+def text_of(value: bool | int | float | Decimal | str | None) -> str:
     """The cell as a CSV file would have it."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
