@@ -70,11 +70,12 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     ``columns``             what is publicly known about the columns: one range for all, ``(0, 100)``; a dict with a
                             declaration by name (``x0``, ``x1``, ... of an array); a list with one for each column; or
                             the path of a schema
-    ``model``               the network by name, such as ``mlp:64``
     ``epochs``, ``batch_size``, ``lr``, ``clip_norm``  as for ``adadp train``, with its defaults for tables
     ``records``             a public number in place of the number of rows, which the certificate states otherwise
     ``out``                 a new folder for the run: certificate, ledger, model
     ``random_state``        makes a rehearsal, which protects nothing
+
+    The fitted estimator holds released and public values only, and may be pickled and passed on.
     """
 
     def __init__(
@@ -205,6 +206,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
 
     ``classes``  every class there may be, or their number: 3 stands for 0, 1, 2. Not needed where y is boolean.
                  ``"disclosed"`` takes them from y without noise, and the certificate says so.
+    ``model``    the network by name, such as ``mlp:64``.
 
     After ``fit``: ``classes_`` (sorted), ``certificate_``, ``epsilon_`` (None for a rehearsal), ``result_`` (what
     ``adadp.fit`` returns), ``encoder_``, ``n_features_in_``, ``feature_names_in_``.
@@ -471,8 +473,8 @@ def _classes(declared: Any, y: NDArray[Any]) -> NDArray[Any]:
         raise InputError(
             "classes is not given." if declared is None else f"classes is {declared!r}.",
             why="Which labels there are in y is known from private rows alone.",
-            fix="Pass every class there may be, such as classes=['no', 'yes'], or classes='disclosed' to take them from "
-            "y without noise, which the certificate then says.",
+            fix="Pass every class there may be, such as classes=['no', 'yes'], or classes='disclosed' to take them "
+            "from y without noise, which the certificate then says.",
         )
     if isinstance(declared, str):
         found: NDArray[Any] = np.unique(y)
