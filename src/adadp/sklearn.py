@@ -40,7 +40,7 @@ from adadp.app.features import WithFeatures, features_text
 from adadp.app.features.private_bounds import Bounds
 from adadp.app.inputs import Inputs
 from adadp.app.owndata.columns import Column
-from adadp.app.owndata.frames import FrameTable
+from adadp.app.owndata.frames import FrameTable, in_parts
 from adadp.app.owndata.schema import Schema, load_schema, parse_schema
 from adadp.app.owndata.tabular import Columns, TableEncoder, private_positions
 from adadp.app.resolve import fitted, resolve
@@ -164,7 +164,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         """The run with every default filled in, and its records."""
         asked = self._asked()
         _refuse_missing(table, encoder.columns)
-        features, _ = encoder.encode(table, labelled=False)
+        features = encoder.read(table)
         spec = fitted(resolve(asked), asked, len(labels))
         stages, positions = spec.stages, private_positions(encoder.columns)
         if positions:
@@ -191,8 +191,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         table, found = self._table(X, reset=False), []
         _refuse_missing(table, self.encoder_.columns)
         with torch.inference_mode():
-            for part in self.encoder_.chunks(table, labelled=False):
-                records = part.records
+            for part, _ in in_parts(table, table.header):
+                records = self.encoder_.read(part)
                 if isinstance(model, WithFeatures):
                     records = model.features(model.bound(records))
                 found.append(network(records.double()).numpy())

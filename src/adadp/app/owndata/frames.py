@@ -1,4 +1,4 @@
-"""Tables in memory, a pandas frame or an array, with the cells a file of them would have.
+"""Tables in memory: a pandas frame or an array, with the cells a file of them would have.
 
 So a frame, and the CSV or Parquet file it was read from or is saved to, become the same features.
 
@@ -53,3 +53,36 @@ class FrameTable(Table):
 
     def place(self, row: int) -> str:
         return f"row {row}, counting from 0"
+
+
+@final
+class SomeRows(Table):
+    """The rows of another ``table`` from number ``first`` on, whose ``columns`` have been read as ``cells``."""
+
+    def __init__(self, table: Table, columns: Sequence[str], cells: Sequence[Cells], first: int) -> None:
+        self.path, self.header = table.path, tuple(columns)
+        self._table, self._cells, self._first = table, dict(zip(columns, cells, strict=True)), first
+
+    def _names(self) -> Sequence[str]:
+        return self.header
+
+    def chunks(self, columns: Sequence[str]) -> Iterator[list[Cells]]:
+        yield [self._cells[name] for name in columns]
+
+    def place(self, row: int) -> str:
+        return self._table.place(self._first + row)
+
+    def only(self, column: str) -> SomeRows:
+        """The same rows with this column alone."""
+        return SomeRows(self._table, [column], [self._cells[column]], self._first)
+
+
+def in_parts(
+    table: Table, columns: Sequence[str], beside: Sequence[str] = ()
+) -> Iterator[tuple[SomeRows, list[Cells]]]:
+    """The ``columns`` of ``table``, some rows at a time from the first to the last, and the cells ``beside`` them."""
+    first, names = 0, list(dict.fromkeys([*columns, *beside]))
+    for chunk in table.chunks(names):
+        cells = dict(zip(names, chunk, strict=True))
+        yield SomeRows(table, columns, [cells[name] for name in columns], first), [cells[name] for name in beside]
+        first += len(chunk[0])

@@ -59,6 +59,10 @@ class Table(ABC):
     def place(self, row: int) -> str:
         """Where row number ``row``, counting from 0, is in the file, for people."""
 
+    def arrow_type(self, column: str) -> Any:
+        """The type the file gives a column; None where all are text."""
+        del column
+
     def _check_header(self) -> None:
         no_header = "If the file has no header, put one line with the names of the columns on top."
         for number, name in enumerate(self.header, start=1):
@@ -133,7 +137,7 @@ class ParquetTable(Table):
     """A Parquet file. Needs pyarrow, which is imported here only."""
 
     def _names(self) -> Sequence[str]:
-        self._arrow, parquet = _pyarrow(self.path)
+        self._arrow, parquet = pyarrow_for(self.path)
         try:
             self._file = parquet.ParquetFile(self.path)
         except (self._arrow.ArrowException, OSError) as error:
@@ -150,6 +154,10 @@ class ParquetTable(Table):
     def place(self, row: int) -> str:
         return f"row {row + 1}"
 
+    def arrow_type(self, column: str) -> Any:
+        kind = self._file.schema_arrow.field(self.header.index(column)).type
+        return kind.value_type if self._arrow.types.is_dictionary(kind) else kind
+
     def _check_type(self, name: str) -> None:
         types = self._arrow.types
         kind = self._file.schema_arrow.field(name).type
@@ -162,21 +170,27 @@ class ParquetTable(Table):
             )
 
 
-def open_table(path: str | os.PathLike[str], delimiter: str | None = None) -> Table:
-    """The table ``path``: Parquet by its ending, else text separated by ``delimiter`` (a tab for .tsv, or a comma)."""
+def open_table(path: str | os.PathLike[str] | Table, delimiter: str | None = None) -> Table:
+    """The table ``path``: Parquet by its ending, else text separated by ``delimiter`` (a tab for .tsv, or a comma).
+
+    One that is open already is returned as it is.
+    """
+    if isinstance(path, Table):
+        return path
     ending = Path(path).suffix.lower()
     if ending in (".parquet", ".pq"):
         return ParquetTable(path)
     return CsvTable(path, delimiter or ("\t" if ending == ".tsv" else ","))
 
 
-def _pyarrow(path: Path) -> tuple[Any, Any]:
+def pyarrow_for(path: Path) -> tuple[Any, Any]:
+    """pyarrow, and the part of it that reads and writes files like ``path``."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise InputError(
-            f"Reading {path} needs pyarrow, which is not installed.",
-            fix='Run pip install "adadp[table]", or save the table as CSV.',
+            f"{path} needs pyarrow, which is not installed.",
+            fix='Run pip install "adadp[table]", or use CSV.',
         ) from error
 
 

@@ -32,15 +32,6 @@ Columns: TypeAlias = tuple[tuple[str, Column], ...]
 """Names and declarations, in the order of the features."""
 
 
-@dataclass(frozen=True, eq=False)
-class TablePart:
-    """Some rows of a table: their features, their labels if these were asked for, and their cells in other columns."""
-
-    records: Tensor
-    labels: Tensor | None
-    beside: list[Cells]
-
-
 @final
 @dataclass(frozen=True)
 class TableEncoder(Encoder):
@@ -78,45 +69,35 @@ class TableEncoder(Encoder):
     def shape(self) -> tuple[int, ...]:
         return (sum(column.width for _, column in self.columns) + len(self.private_columns),)
 
-    def read(self, path: Path) -> Tensor:
-        return self.encode(self.open(path), labelled=False)[0]
+    def read(self, path: Path | Table) -> Tensor:
+        return self._encoded(path, labelled=False)[0]
 
-    def read_labelled(self, path: Path) -> tuple[Tensor, Tensor]:
-        records, labels = self.encode(self.open(path), labelled=True)
+    def read_labelled(self, path: Path | Table) -> tuple[Tensor, Tensor]:
+        records, labels = self._encoded(path, labelled=True)
         assert labels is not None
         return records, labels
 
-    def open(self, path: Path) -> Table:
-        """The file ``path`` as a table, of which only the header has been read."""
-        return open_table(path, self.delimiter)
-
-    def encode(self, table: Table, *, labelled: bool) -> tuple[Tensor, Tensor | None]:
-        """The features of all rows of ``table``, and their labels if it is ``labelled``."""
-        parts = list(self.chunks(table, labelled=labelled))
-        if not parts:
-            raise InputError(f"The table {table.path} has no rows.", fix="Give a file with a header and rows.")
-        records = torch.cat([part.records for part in parts])
-        return records, torch.cat([part.labels for part in parts if part.labels is not None]) if labelled else None
-
-    def chunks(self, table: Table, *, labelled: bool, beside: Sequence[str] = ()) -> Iterator[TablePart]:
-        """Some rows of ``table`` at a time, in their order, with the cells of the columns ``beside``.
-
-        A column that the schema does not declare may be ``beside``.
-        """
+    def _encoded(self, path: Path | Table, *, labelled: bool) -> tuple[Tensor, Tensor | None]:
+        table = open_table(path, self.delimiter)
         columns = tuple((name, column) for name, column in self.columns if not isinstance(column, Ignored))
-        _check_columns(table, self.columns, self.target, labelled=labelled, beside=beside)
+        _check_columns(table, self.columns, self.target, labelled=labelled)
         names = [name for name, _ in columns] + ([self.target] if labelled else [])
+        features, labels, raw = [], [], []
         rows = 0
-        for cells in table.chunks([*names, *beside]):
-            features, raw = _fill_all(columns, cells, _Place(table, rows))
-            records, labels = torch.from_numpy(features), None
-            if self.private_columns:
-                records = torch.cat([records.double(), torch.from_numpy(raw)], dim=1)
+        for chunk in table.chunks(names):
+            part, numbers = _fill_all(columns, chunk, _Place(table, rows))
+            features.append(part)
+            raw.append(numbers)
             if labelled:
                 with _Place(table, rows).column(self.target):
-                    labels = torch.from_numpy(class_numbers(cells[len(columns)], self.class_names))
-            yield TablePart(records, labels, cells[len(names) :])
-            rows += len(records)
+                    labels.append(class_numbers(chunk[-1], self.class_names))
+            rows += len(part)
+        if not rows:
+            raise InputError(f"The table {table.path} has no rows.", fix="Give a file with a header and rows.")
+        records = torch.from_numpy(np.concatenate(features))
+        if self.private_columns:
+            records = torch.cat([records.double(), torch.from_numpy(np.concatenate(raw))], dim=1)
+        return records, torch.from_numpy(np.concatenate(labels)) if labelled else None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -165,21 +146,20 @@ def _fill_all(columns: Columns, chunk: Sequence[Cells], place: _Place) -> tuple[
     return part, np.concatenate(raw, axis=1)
 
 
-def _check_columns(table: Table, columns: Columns, target: str, *, labelled: bool, beside: Sequence[str] = ()) -> None:
+def _check_columns(table: Table, columns: Columns, target: str, *, labelled: bool) -> None:
     """Every column that is used must be in the file, and every column of the file must be declared."""
-    used = [name for name, column in columns if not isinstance(column, Ignored)]
-    needed = [*used, *([target] if labelled else []), *beside]
+    needed = [name for name, column in columns if not isinstance(column, Ignored)] + ([target] if labelled else [])
     absent = [name for name in needed if name not in table.header]
     if absent:
         near = difflib.get_close_matches(absent[0], table.header, n=1)
         one = len(table.header) == 1 and any(mark in table.header[0] for mark in ";\t|")
         hint = "If cells are not separated by commas, write [file] with delimiter in the schema." if one else ""
-        role = "the target" if absent[0] == target else "asked for" if absent[0] in beside else "declared"
+        role = "the target" if absent[0] == target else "declared"
         raise InputError(
             f"{table.path} has no column {absent[0]!r}, which is {role}.",
             fix=hint or f"Its columns are {', '.join(table.header)}." + (f" Did you mean {near[0]}?" if near else ""),
         )
-    declared = {target, *dict(columns), *beside}
+    declared = {target, *dict(columns)}
     unknown = [name for name in table.header if name not in declared]
     if unknown:
         raise InputError(
