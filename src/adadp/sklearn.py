@@ -162,6 +162,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self, encoder: TableEncoder, table: FrameTable, labels: Tensor, *notes: str
     ) -> tuple[RunSpec, Prepared]:
         """The run with every default filled in, and its records."""
+        if len(table) < 2:
+            raise InputError("X has n_samples=1 row.", why="One record among no others cannot be protected.")
         asked = self._asked()
         _refuse_missing(table, encoder.columns)
         features = encoder.read(table)

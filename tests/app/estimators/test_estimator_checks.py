@@ -12,7 +12,7 @@ from adadp.sklearn import PrivateClassifier, PrivateRegressor
 
 pytestmark = pytest.mark.slow
 
-COMMON = {"epsilon": 100, "delta": 1e-5, "columns": (-5, 5), "epochs": 8, "lr": 0.2, "random_state": 0}
+COMMON = {"epsilon": 100, "delta": 1e-5, "columns": (-5, 5), "epochs": 5, "lr": 0.2, "random_state": 0}
 
 
 @pytest.fixture(autouse=True)
