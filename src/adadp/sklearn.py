@@ -42,6 +42,7 @@ from adadp.app.inputs import Inputs
 from adadp.app.owndata.columns import Column
 from adadp.app.owndata.frames import FrameTable, in_parts
 from adadp.app.owndata.schema import Schema, load_schema, parse_schema
+from adadp.app.owndata.tables import text_of
 from adadp.app.owndata.tabular import Columns, TableEncoder, private_positions
 from adadp.app.resolve import fitted, resolve
 from adadp.app.spec import RunSpec
@@ -252,7 +253,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         labels = _target(y, len(table))
         check_classification_targets(labels)
         classes = _classes(schema.classes if self.classes is None else self.classes, labels)
-        encoder = _encoding(schema, table, y, tuple(map(str, classes.tolist())))
+        encoder = _encoding(schema, table, y, tuple(map(text_of, classes.tolist())))
         numbers = {label: number for number, label in enumerate(classes.tolist())}
         found = torch.tensor([numbers.get(label, -1) for label in labels.tolist()], dtype=torch.int64)
         if (found < 0).any():
@@ -481,7 +482,7 @@ def _classes(declared: Any, y: NDArray[Any]) -> NDArray[Any]:
     if isinstance(declared, str):
         found: NDArray[Any] = np.unique(y)
     else:
-        given = range(declared) if isinstance(declared, int) else declared
+        given = range(declared) if isinstance(declared, (int, np.integer)) else declared
         found = np.unique(np.asarray(given))
         if len(found) != len(given):
             raise InputError("classes names a class twice.", fix="Name each once.")

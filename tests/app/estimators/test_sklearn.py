@@ -150,7 +150,14 @@ class TestNothingIsReadOffTheRows:
         frame, y = people()
         found = classifier(classes=None).fit(frame, y == "late")
         assert found.classes_.tolist() == [False, True]
-        assert "The classes are declared: False, True." in found.certificate_["notes"]
+        assert "The classes are declared: false, true." in found.certificate_["notes"]
+
+    def test_classes_are_called_what_a_file_calls_them(self):
+        frame, y = people()
+        found = classifier(classes=np.int64(2), epochs=np.int64(2), epsilon=np.float64(4)).fit(
+            frame, 1.0 * (y == "late")
+        )
+        assert (found.classes_.tolist(), found.encoder_.class_names) == ([0, 1], ("0", "1"))
 
     def test_classes_that_are_disclosed_are_on_the_certificate(self):
         found = classifier(classes="disclosed").fit(*people())
