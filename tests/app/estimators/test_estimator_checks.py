@@ -12,7 +12,7 @@ from adadp.sklearn import PrivateClassifier, PrivateRegressor
 
 pytestmark = pytest.mark.slow
 
-COMMON = {"epsilon": 100, "delta": 1e-5, "columns": (-5, 5), "epochs": 5, "lr": 0.2, "random_state": 0}
+COMMON = {"epsilon": 100, "delta": 1e-5, "columns": (-5, 5), "epochs": 8, "random_state": 0}
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,10 @@ def one_thread():
 
 
 @parametrize_with_checks(
-    [PrivateClassifier(classes="disclosed", **COMMON), PrivateRegressor(target_range=(-3, 3), **COMMON)]
+    [
+        PrivateClassifier(classes="disclosed", lr=0.2, **COMMON),
+        PrivateRegressor(target_range=(-3, 3), lr=0.05, **COMMON),
+    ]
 )
 @pytest.mark.filterwarnings("ignore")
 def test_it_is_an_estimator(estimator, check):
