@@ -22,8 +22,8 @@ PACKAGE = ROOT / "src" / "adadp"
 FLOORS = ("core", "app", "lab")
 """From the ground up. Imports go down; ``__init__.py``, ``__main__.py`` and ``testing.py`` are doors to all floors."""
 
-INTEGRATIONS = "integrations"
-"""A folder of the application that users import from, beside ``app``."""
+BESIDE_APP = ("integrations", "sklearn")
+"""Parts of the application that users import from, beside ``app``."""
 
 CORE: dict[str, set[str]] = {
     "errors": set(),
@@ -82,7 +82,7 @@ def module_of(path: Path) -> str:
 def floor_of(module: str) -> str:
     """The floor of a module of AdaDP; one of the core has no folder of its own."""
     parts = module.split(".")
-    if parts[1:2] == [INTEGRATIONS]:
+    if len(parts) > 1 and parts[1] in BESIDE_APP:
         return "app"
     return parts[1] if len(parts) > 1 and parts[1] in FLOORS else "core"
 
@@ -145,7 +145,7 @@ def test_imports_are_found_wherever_they_hide(code, importer, expected):
 def test_floors_and_rooms_are_told_apart():
     assert floor_of("adadp.events.codec") == floor_of("adadp.errors") == floor_of("adadp") == "core"
     assert (floor_of("adadp.app.config"), floor_of("adadp.lab.compare.spec")) == ("app", "lab")
-    assert floor_of("adadp.integrations.lightning") == "app"
+    assert floor_of("adadp.integrations.lightning") == floor_of("adadp.sklearn") == "app"
     assert room_of("adadp.events.__init__") == room_of("adadp.events.codec.describe") == "events"
     assert (room_of("adadp.app.cli.train"), room_of("adadp.app")) == ("cli", "__init__")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -173,6 +173,9 @@ class Plan:
         length = 1 if steps is None else steps
         plan = cls(noise=_schedule(noise), steps=length, clip_rule=rule, **settings)
         return plan if epochs is None else replace(plan, steps=plan.steps_of(checks.count("epochs", epochs)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # what is cached cannot be pickled
 
     @cached_property
     def sampler(self) -> Sampler:

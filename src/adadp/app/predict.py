@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from adadp.app import zoo
-from adadp.app.config import TrainConfig
+from adadp.app.config import OWN_LOOP, TrainConfig
 from adadp.app.features import Shape, WithFeatures, parse_features, raw_bound, whole_module
 from adadp.app.figures import MOST_CLASSES, classes_figures, number_figures
 from adadp.app.inputs import load_inputs
 from adadp.app.language import NextToken
 from adadp.app.owndata import Encoder, array_features, encoder_from_json, is_own, own_path
+from adadp.app.owndata.arrays import given_features, given_pair
+from adadp.app.owndata.frames import in_parts
+from adadp.app.owndata.schema import as_names
+from adadp.app.owndata.tables import Cells, Table, open_table
+from adadp.app.owndata.tabular import TableEncoder
 from adadp.app.runs import RunFolder
 from adadp.app.targets import Target
 from adadp.app.zoo.models import build_model
@@ -43,6 +49,9 @@ class TrainedModel:
     encoder: Encoder | None
     """How files of the user's own become records; None for a data set of the catalogue."""
 
+    as_given: bool = False
+    """Whether records come as they were given to ``fit``, whose data has no name."""
+
     @property
     def targets(self) -> tuple[Target, ...]:
         """What it predicts, where that is numbers."""
@@ -62,7 +71,7 @@ class TrainedModel:
                 "The run trained a language model, which has no classes.",
                 fix="Draw texts from it with adadp.app.language.sample.",
             )
-        return torch.softmax(self._outputs(records), dim=1)
+        return self._of_scores(self._outputs(records)) if len(records) else torch.zeros(0, len(self.class_names))
 
     def _outputs(self, records: Tensor) -> Tensor:
         if tuple(records.shape[1:]) != self.input_shape:
@@ -74,10 +83,25 @@ class TrainedModel:
             parts = [self.model(part) for part in torch.split(records, _AT_ONCE)]
         return torch.cat(parts) if parts else torch.zeros(0, len(self.targets) or len(self.class_names))
 
+    def _of_scores(self, scores: Tensor) -> Tensor:
+        classes = len(self.class_names)
+        if scores.dim() < 3 and classes == 2 and scores.numel() == len(scores):  # binary-cross-entropy
+            scores = torch.nn.functional.pad(scores.reshape(-1, 1), (1, 0))
+        if scores.dim() != 2 or scores.shape[1] != classes:
+            raise InputError(
+                f"A record has scores of shape {tuple(scores.shape[1:])}, and there are {classes} classes.",
+                fix="Pass the number of classes it was trained with, or their names (`classes`).",
+            )
+        return torch.softmax(scores, dim=1)
+
     def predict(self, records: Tensor) -> Tensor:
         """The class of each record by its number: the most probable one, or by threshold; ``class_names`` has names."""
-        said, threshold = self.probabilities(records), self.config.threshold
-        return said.argmax(1) if threshold is None else (said[:, 1] > threshold).long()
+        return self.chosen(self.probabilities(records))
+
+    def chosen(self, probabilities: Tensor) -> Tensor:
+        """The class for each row of ``probabilities``, by its number."""
+        threshold = self.config.threshold
+        return probabilities.argmax(1) if threshold is None else (probabilities[:, 1] > threshold).long()
 
     def place(self, source: str | os.PathLike[str]) -> Path:
         """Where ``source`` is: a path, or ``KIND:PATH`` with the kind of the run, as its data was named."""
@@ -86,15 +110,42 @@ class TrainedModel:
     def read(self, path: str | os.PathLike[str]) -> Tensor:
         """The records in a file like those the run was trained on; for a data set of the catalogue, in an ``.npz``."""
         place = self.place(path)
+        if self.as_given:
+            return given_features(place, self.input_shape)
         return array_features(place, self.input_shape) if self.encoder is None else self.encoder.read(place)
 
+    def parts(self, path: str | os.PathLike[str], beside: Sequence[str] = ()) -> Iterator[tuple[Tensor, list[Cells]]]:
+        """The records in a file in their order, some at a time, and the cells of the columns ``beside`` them.
 
-def load_model(out: str | os.PathLike[str]) -> TrainedModel:
+        Of a table a part is in memory at a time. What is wrong with it is said once it has been read to its end, for
+        every column; from the first bad cell on no records come.
+        """
+        if isinstance(self.encoder, TableEncoder):
+            yield from _parts_of_table(self.encoder, open_table(self.place(path), self.encoder.delimiter), beside)
+            return
+        if beside:
+            raise InputError(f"{path} has no columns, so none is called {beside[0]}.", fix="Leave the `id` out.")
+        for part in torch.split(self.read(path), _AT_ONCE):
+            yield part, []
+
+
+def load_model(
+    out: str | os.PathLike[str],
+    *,
+    model: str | nn.Module | None = None,
+    classes: int | Sequence[str] | None = None,
+    input_shape: Shape | None = None,
+) -> TrainedModel:
     """The model that the run in the folder ``out`` has trained.
+
+    The folder of a run from Python (``fit``) names no network: ``model`` is one, or the text ``module:function`` of a
+    function of (input_shape, classes) that makes it. ``classes`` are their number or names, and ``input_shape`` is that
+    of a record. Other runs know all three.
 
     ==============================================  ===============================================================
     the run has not finished                        ``RunError``
-    a run from Python (``fit``)                     ``InputError``: its network has no name; the error says how to load
+    a run from Python without these arguments       ``InputError``
+    another run with one of them                    ``InputError``: it would be ignored
     a network the tensors do not fit                ``RunError``
     model.safetensors or features.safetensors bad   ``RunError``
     ==============================================  ===============================================================
@@ -103,29 +154,51 @@ def load_model(out: str | os.PathLike[str]) -> TrainedModel:
     config, certificate = folder.config, folder.certificate()
     if certificate is None:
         raise RunError(f"The run in {folder.path} has not finished.", fix=f"Resume it with adadp train --resume {out}.")
-    if "python" in (config.data, config.model):
-        raise InputError(
-            "The network of this run is an object of Python, which has no name.",
-            fix=f"Build it, and call network.load_state_dict(safetensors.torch.load_file('{folder.model_path}')). "
-            "Its features, if it has any, are adadp.app.features.whole_module(stages, shape, folder.load_features()).",
-        )
+    given = {"model": model, "classes": classes, "input_shape": input_shape}
     encoder = _encoder(folder)
-    shape, names = _shape_and_classes(config, encoder)
+    shape, names = _checked(given) if encoder is None and config.model == "python" else _known(config, encoder)
+    if config.model != "python" and any(value is not None for value in given.values()):
+        name = next(name for name, value in given.items() if value is not None)
+        raise InputError(
+            f"`{name}` is given, and the run in {folder.path} says it itself.",
+            why="It would be ignored.",
+            fix="Leave it out.",
+        )
     stages = parse_features(config.features)
     features, after = whole_module(stages, shape, folder.load_features())
-    assert config.model is not None
     numbers = () if encoder is None else encoder.targets
     outputs = len(numbers) or len(names)
-    network = build_model(config.model, input_shape=after, classes=outputs, seed=0, numbers=bool(numbers))
+    network = _network(config.model if model is None else model, after, outputs, numbers=bool(numbers))
     try:
         network.load_state_dict(folder.load_model_tensors())
     except RuntimeError as error:
         raise RunError(
-            f"The parameters in {folder.model_path} do not fit the network {config.model}: {error}",
+            f"The parameters in {folder.model_path} do not fit the network: {error}",
             fix="Use the code of the network the run was trained with.",
         ) from error
     whole = WithFeatures(raw_bound(stages, config.input_bound), features, network).requires_grad_(False).eval()
-    return TrainedModel(whole, network, shape, names, certificate, config, encoder)
+    as_given = encoder is None and config.model == "python"
+    return TrainedModel(whole, network, shape, names, certificate, config, encoder, as_given)
+
+
+def _network(model: str | nn.Module | None, shape: Shape, outputs: int, *, numbers: bool) -> nn.Module:
+    assert model is not None
+    if isinstance(model, nn.Module):
+        return model
+    return build_model(model, input_shape=shape, classes=outputs, seed=0, numbers=numbers)
+
+
+def _checked(given: dict[str, Any]) -> tuple[Shape, tuple[str, ...]]:
+    """Shape and classes of a run from Python, as they are ``given``."""
+    missing = [f"`{name}`" for name, value in given.items() if value is None]
+    if missing:
+        raise InputError(
+            "The network of this run is an object of Python, which has no name.",
+            why=f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not given.",
+            fix="Pass as `model` the function that builds the network, module:function, or the network itself, and as "
+            "`classes` their number or names. Its tensors alone are in model.safetensors, for load_state_dict.",
+        )
+    return tuple(given["input_shape"]), as_names(given["classes"])
 
 
 def evaluation(trained: TrainedModel, source: str | os.PathLike[str] | None = None) -> dict[str, Any]:
@@ -152,12 +225,16 @@ def evaluation(trained: TrainedModel, source: str | os.PathLike[str] | None = No
 
 
 def _labelled(trained: TrainedModel, source: str | os.PathLike[str] | None) -> tuple[Tensor, Tensor]:
+    if source is not None and trained.as_given:
+        return given_pair(trained.place(source), trained.input_shape, len(trained.class_names))
     if source is not None and trained.encoder is None:
         raise InputError(
             f"{trained.config.data} has test data of its own.",
             why="What other records of it are called is not known.",
             fix="Leave `data` out, or call adadp predict on your records.",
         )
+    if source is None and trained.config.data in ("python", OWN_LOOP):
+        raise InputError("The run names no test data.", fix="Name labelled records with `data`.")
     if source is None and trained.encoder is not None:
         named = trained.config.test_data or trained.config.data  # arrays and images may bring their test records along
         path = Path(named.partition(":")[2])
@@ -177,20 +254,72 @@ def _labelled(trained: TrainedModel, source: str | os.PathLike[str] | None) -> t
 
 
 def _encoder(folder: RunFolder) -> Encoder | None:
-    if not is_own(folder.config.data):
-        return None
     saved = folder.encoder()
-    if saved is None:
+    if saved is None and is_own(folder.config.data):
         raise RunError(
             f"{folder.encoder_path} is missing.",
             why="It says how the columns of a file become records.",
             fix="Put the run's own file back.",
         )
-    return encoder_from_json(saved)
+    return None if saved is None else encoder_from_json(saved)
 
 
-def _shape_and_classes(config: TrainConfig, encoder: Encoder | None) -> tuple[Shape, tuple[str, ...]]:
+def _known(config: TrainConfig, encoder: Encoder | None) -> tuple[Shape, tuple[str, ...]]:
+    """Shape and classes of a run that says them itself."""
+    if encoder is not None and not encoder.class_names and not encoder.targets:
+        raise InputError("The run predicts a number, and has no classes.", fix="Predict with the estimator itself.")
     if encoder is not None:
         return encoder.shape, encoder.class_names
     entry = zoo.find(config.data)
     return entry.shape, tuple(str(number) for number in range(entry.classes))
+
+
+def _parts_of_table(encoder: TableEncoder, table: Table, beside: Sequence[str]) -> Iterator[tuple[Tensor, list[Cells]]]:
+    _check_columns(encoder, table, beside)
+    used = [(name, column) for name, column in encoder.columns if column.width]
+    names, empty = [name for name, _ in used], True
+    wrong: dict[str, InputError] = {}
+    for part, cells in in_parts(table, names, beside):
+        empty = False
+        try:
+            records = encoder.read(part)
+        except InputError as first:
+            for name, column in used:  # each by itself, so that all that is wrong is found
+                try:
+                    replace(encoder, columns=((name, column),)).read(part.only(name))
+                except InputError as error:
+                    wrong.setdefault(name, error)
+            if not wrong:
+                raise first
+        else:
+            if not wrong:
+                yield records, cells
+    if empty:
+        raise InputError(f"The table {table.path} has no rows.", fix="Give a file with a header and rows.")
+    if wrong:
+        _raise_all(f"{table.path} has cells that its columns, as declared, cannot hold", list(wrong.values()))
+
+
+def _check_columns(encoder: TableEncoder, table: Table, beside: Sequence[str]) -> None:
+    """Refuse a table that lacks columns, or has some nobody knows: all of them are named."""
+    declared = {name: bool(column.width) for name, column in encoder.columns}
+    absent = [name for name, used in declared.items() if used and name not in table.header]
+    lacking = [name for name in beside if name not in table.header]
+    unknown = [name for name in table.header if name not in {*encoder.target_names, encoder.unit, *declared, *beside}]
+    found = [
+        *(f"it has no column {name!r}, which the model was trained on" for name in absent),
+        *(f"it has no column {name!r}, which was to be kept (`id`)" for name in lacking),
+        *(f"its column {name!r} is not declared in the schema of the run" for name in unknown),
+    ]
+    if found:
+        raise InputError(
+            f"{table.path} is not like the table the model was trained on: {'; '.join(found)}.",
+            fix="Give these columns their names, and take out those that are not declared.",
+        )
+
+
+def _raise_all(heading: str, errors: Sequence[InputError]) -> None:
+    if len(errors) == 1:
+        raise errors[0]
+    lines = [f"{error.what} {error.fix}" for error in errors]
+    raise InputError("\n- ".join([f"{heading}:", *lines]))

@@ -109,6 +109,12 @@ def prepared(spec: RunSpec, progress: Progress | None = None) -> Prepared:
         refuse_large_delta(config, inputs.size)
         refuse_training_records(inputs.train, inputs.test)
         refuse_training_records(inputs.train, inputs.validation, "validation")
+    return featured(spec, inputs, progress)
+
+
+def featured(spec: RunSpec, inputs: Inputs, progress: Progress | None = None) -> Prepared:
+    """Make the features that ``spec`` names of records that are at hand."""
+    config = spec.config
     shape = inputs.shape
     for stage in spec.stages:
         shape = stage.output_shape(shape)

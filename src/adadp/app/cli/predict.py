@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,49 +18,67 @@ from adadp.app.cli.options import section
 from adadp.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from adadp.app.predict import TrainedModel
     from adadp.app.runs import ClassCounts
+
+
+def _network_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What says the network of a run from Python, whose folder names none."""
+    model = click.option("--model", help="For a run of adadp.fit: module:function that builds its network.")
+    classes = click.option("--classes", help="For such a run: the number of classes, or their names: no,yes.")
+    return model(classes(command))
 
 
 @section("Train")
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--input", "source", required=True, type=click.Path(), help="Records like those it was trained on.")
-@click.option("--output", type=click.Path(dir_okay=False), help="CSV file to write.  [default: standard output]")
+@click.option(
+    "--output", type=click.Path(dir_okay=False), help="File to write: .parquet, or CSV.  [default: standard output]"
+)
+@click.option("--id", "id_column", help="Column of a table that names its rows, to keep.  [default: their number]")
+@click.option(
+    "--probabilities/--no-probabilities", default=True, help="Write those of all classes, or the class alone."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per record instead of CSV.")
-def predict(folder: str, source: str, output: str | None, as_json: bool) -> None:
+@_network_options
+def predict(
+    folder: str,
+    source: str,
+    output: str | None,
+    *,
+    id_column: str | None,
+    probabilities: bool,
+    as_json: bool,
+    model: str | None,
+    classes: str | None,
+) -> None:
     """Predict the class, or the numbers, of every record in a file, with the model (and features) of the run in FOLDER.
 
-    A table needs no target column. For data sets of the catalogue: an .npz with the array x.
+    A table needs no target column, and is read some rows at a time. For data sets of the catalogue, and runs of
+    adadp.fit: an .npz with the array x.
 
     \b
-    adadp predict runs/people --input new.csv --output classes.csv
+    adadp predict runs/people --input new.csv --id patient --output classes.csv
+    adadp predict runs/people --input new.parquet --output classes.parquet
     adadp predict runs/mnist --input digits.npz --json
+    adadp predict runs/mine --input new.npz --model nets:small --classes 2
     """
-    from adadp.app.predict import load_model
+    from adadp.app.predictions import write_predictions
 
     if output is not None:
         _check_output(Path(output))
-    trained = load_model(folder)
-    records = trained.read(source)
-    rows = _numbers(trained, records) if trained.targets else _rows(trained, records)
-    with click.open_file(output or "-", "w", encoding="utf-8") as file:
-        if as_json:
-            for row in rows:
-                file.write(json.dumps(row) + "\n")
-        elif trained.targets:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["record", *(target.name for target in trained.targets)])
-            writer.writerows([row["record"], *(f"{each:.6g}" for each in row["values"])] for row in rows)
-        else:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["record", "class", *(f"p({name})" for name in trained.class_names)])
-            for row in rows:
-                writer.writerow([row["record"], row["class"], *(f"{each:.6g}" for each in row["probabilities"])])
+    trained = _loaded(folder, model, classes, source)
+    rows = write_predictions(
+        trained,
+        source,
+        sys.stdout if output is None else output,
+        id_column=id_column,
+        probabilities=probabilities,
+        json_lines=as_json,
+    )
     if output is not None:
-        click.echo(f"{len(records)} records, written to {output}.", err=True)
+        click.echo(f"{rows} records, written to {output}.", err=True)
 
 
 @section("Train")
@@ -69,13 +88,14 @@ def predict(folder: str, source: str, output: str | None, as_json: bool) -> None
     "--data", "source", type=click.Path(), help="Labelled records of your own.  [default: the run's test data]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-def evaluate(folder: str, source: str | None, as_json: bool) -> None:
+@_network_options
+def evaluate(folder: str, source: str | None, *, as_json: bool, model: str | None, classes: str | None) -> None:
     """Measure the figures of the run in FOLDER, in all and by class. On private records these are private too."""
     from adadp.app.figures import lines
-    from adadp.app.predict import evaluation, load_model
+    from adadp.app.predict import evaluation
     from adadp.app.report.html.formatting import doubts
 
-    trained = load_model(folder)
+    trained = _loaded(folder, model, classes, source)
     found = evaluation(trained, source)
     if source is not None and was_trained_on(trained.config.data, trained.place(source)):
         click.echo(
@@ -106,6 +126,22 @@ def evaluate(folder: str, source: str | None, as_json: bool) -> None:
         click.echo(f"  class {name}: {share} of {each['records']}")
 
 
+def _loaded(folder: str, model: str | None, classes: str | None, source: str | None) -> TrainedModel:
+    """The model of the run in ``folder``; that of a run from Python for records like those in ``source``."""
+    from adadp.app.owndata.arrays import given_features
+    from adadp.app.predict import load_model
+
+    if model is None and classes is None:
+        return load_model(folder)
+    if source is None:
+        raise InputError("The run names no test data.", fix="Name labelled records with `data`.")
+    named: int | list[str] | None = None
+    if classes is not None:
+        named = int(classes) if classes.isdecimal() else classes.split(",")
+    shape = tuple(given_features(source.removeprefix("npz:")).shape[1:])
+    return load_model(folder, model=model, classes=named, input_shape=shape)
+
+
 def _check_output(file: Path) -> None:
     """Refuse, before anything is computed, a file that cannot be written in the end."""
     folder = file.parent
@@ -128,19 +164,3 @@ def was_trained_on(data: str, source: str | Path) -> bool:
     kind, _, path = data.partition(":")
     places = [Path(path), Path(path) / "train"] if kind == "images" else [Path(path)]
     return any(place.exists() and place.samefile(source) for place in places)
-
-
-def _rows(trained: TrainedModel, records: Tensor) -> list[dict[str, Any]]:
-    return [
-        {
-            "record": number,
-            "class": trained.class_names[int(said)],
-            "probabilities": [round(float(each), 6) for each in row],
-        }
-        for number, (said, row) in enumerate(zip(trained.predict(records), trained.probabilities(records), strict=True))
-    ]
-
-
-def _numbers(trained: TrainedModel, records: Tensor) -> list[dict[str, Any]]:
-    rows = trained.numbers(records)
-    return [{"record": number, "values": [float(each) for each in row]} for number, row in enumerate(rows)]

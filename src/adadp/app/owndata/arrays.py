@@ -71,7 +71,8 @@ class ArrayEncoder(Encoder):
     def labelled(self, path: Path, arrays: Arrays, suffix: str = "") -> tuple[Tensor, Tensor]:
         """Features and labels of the arrays ``x`` and ``y``, or with a ``suffix`` to their names."""
         features = self.features(path, arrays, suffix)
-        return features, self._labels(path, f"y{suffix}", arrays[f"y{suffix}"], records=len(features))
+        labels = class_numbers(path, f"y{suffix}", arrays[f"y{suffix}"], len(features), len(self.class_names))
+        return features, labels
 
     def features(self, path: Path, arrays: Arrays, suffix: str = "") -> Tensor:
         """The features of the array ``x``, or with a ``suffix`` to its name."""
@@ -98,24 +99,6 @@ class ArrayEncoder(Encoder):
         )
         return inside
 
-    def _labels(self, path: Path, name: str, labels: NDArray[Any], *, records: int) -> Tensor:
-        if labels.shape != (records,) or labels.dtype.kind not in "iu":
-            raise InputError(
-                f"{name} of {path} must hold {records} whole numbers, one for each record; it has shape {labels.shape} "
-                f"and type {labels.dtype}.",
-                fix="Save the number of each record's class, from 0, as an integer array.",
-            )
-        wrong = (labels < 0) | (labels >= len(self.class_names))
-        if wrong.any():
-            index = int(np.argmax(wrong))
-            raise InputError(
-                f"{name} of {path} is {labels[index]} in record {index} (counting from 0), and there are "
-                f"{len(self.class_names)} classes.",
-                why="Classes are counted from 0.",
-                fix="Correct the label, or declare the classes that are publicly known.",
-            )
-        return torch.from_numpy(labels.astype(np.int64))
-
     def as_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
@@ -124,6 +107,43 @@ class ArrayEncoder(Encoder):
             "classes": list(self.class_names),
             "bound": list(self.bound),
         }
+
+
+def class_numbers(path: Path, name: str, labels: NDArray[Any], records: int, classes: int) -> Tensor:
+    """The array ``name`` of ``path``, if it has the number of a class for each of ``records`` records."""
+    if labels.shape != (records,) or labels.dtype.kind not in "iu":
+        raise InputError(
+            f"{name} of {path} must hold {records} whole numbers, one for each record; it has shape {labels.shape} "
+            f"and type {labels.dtype}.",
+            fix="Save the number of each record's class, from 0, as an integer array.",
+        )
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        raise InputError(
+            f"{name} of {path} is {labels[index]} in record {index} (counting from 0), and there are {classes} "
+            "classes.",
+            why="Classes are counted from 0.",
+            fix="Correct the label, or declare the classes that are publicly known.",
+        )
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def given_features(path: Path, shape: tuple[int, ...] | None = None) -> Tensor:
+    """The array ``x`` of ``path`` as it would be given to ``fit``, of records of ``shape``; floats as float32."""
+    values = check_features(path, "x", read_arrays(path, ("x",))["x"])
+    if shape is not None and values.shape[1:] != shape:
+        raise InputError(
+            f"x of {path} has records of shape {values.shape[1:]}, and the model takes {shape}.",
+            fix="Save records like those the model was trained on.",
+        )
+    return torch.from_numpy(values.astype(np.float32) if values.dtype.kind == "f" else values)
+
+
+def given_pair(path: Path, shape: tuple[int, ...], classes: int) -> tuple[Tensor, Tensor]:
+    """The arrays ``x`` and ``y`` of ``path`` as they would be given to ``fit``."""
+    features = given_features(path, shape)
+    return features, class_numbers(path, "y", read_arrays(path, ("y",))["y"], len(features), classes)
 
 
 def array_features(path: Path, shape: tuple[int, ...]) -> Tensor:

@@ -61,7 +61,7 @@ class Numbers(Cells):
         return len(self.held)
 
     def __getitem__(self, index: Any) -> Any:
-        return "" if self.empty[index] else _text(self.held[index].item())
+        return "" if self.empty[index] else text_of(self.held[index].item())
 
 
 class Distinct(Cells):
@@ -83,7 +83,7 @@ def distinct(cells: Cells) -> tuple[Sequence[str], NDArray[np.int64]]:
         return cells.texts, cells.where
     if isinstance(cells, Numbers):
         held, where = np.unique(cells.held, return_inverse=True)
-        texts = [*map(_text, held.tolist()), ""]
+        texts = [*map(text_of, held.tolist()), ""]
         return texts, np.where(cells.empty, len(held), where)
     texts = list(dict.fromkeys(cells))
     known = {text: number for number, text in enumerate(texts)}
@@ -112,6 +112,10 @@ class Table(ABC):
     @abstractmethod
     def place(self, row: int) -> str:
         """Where row number ``row``, counting from 0, is in the file, for people."""
+
+    def arrow_type(self, column: str) -> Any:
+        """The type the file gives a column; None where all are text."""
+        del column
 
     def _check_header(self) -> None:
         no_header = "If the file has no header, put one line with the names of the columns on top."
@@ -187,7 +191,7 @@ class ParquetTable(Table):
     """A Parquet file. Needs pyarrow, which is imported here only."""
 
     def _names(self) -> Sequence[str]:
-        self._arrow, parquet = _pyarrow(self.path)
+        self._arrow, parquet = pyarrow_for(self.path)
         try:
             self._file = parquet.ParquetFile(self.path, pre_buffer=False)
         except (self._arrow.ArrowException, OSError) as error:
@@ -208,7 +212,7 @@ class ParquetTable(Table):
             empty = np.asarray(column.is_null())
             return Numbers(np.asarray(column.fill_null(0) if empty.any() else column), empty)
         coded = column if types.is_dictionary(kind) else column.dictionary_encode()
-        texts = [*map(_text, coded.dictionary.to_pylist()), ""]
+        texts = [*map(text_of, coded.dictionary.to_pylist()), ""]
         return Distinct(texts, np.asarray(coded.indices.fill_null(len(texts) - 1)).astype(np.int64))
 
     def place(self, row: int) -> str:
@@ -223,6 +227,10 @@ class ParquetTable(Table):
             found[name] = "number" if number else "date" if moment else ""
         return found
 
+    def arrow_type(self, column: str) -> Any:
+        kind = self._file.schema_arrow.field(self.header.index(column)).type
+        return kind.value_type if self._arrow.types.is_dictionary(kind) else kind
+
     def _check_type(self, name: str) -> None:
         types = self._arrow.types
         kind = self._file.schema_arrow.field(name).type
@@ -235,25 +243,31 @@ class ParquetTable(Table):
             )
 
 
-def open_table(path: str | os.PathLike[str], delimiter: str | None = None) -> Table:
-    """The table ``path``: Parquet by its ending, else text separated by ``delimiter`` (a tab for .tsv, or a comma)."""
+def open_table(path: str | os.PathLike[str] | Table, delimiter: str | None = None) -> Table:
+    """The table ``path``: Parquet by its ending, else text separated by ``delimiter`` (a tab for .tsv, or a comma).
+
+    One that is open already is returned as it is.
+    """
+    if isinstance(path, Table):
+        return path
     ending = Path(path).suffix.lower()
     if ending in (".parquet", ".pq"):
         return ParquetTable(path)
     return CsvTable(path, delimiter or ("\t" if ending == ".tsv" else ","))
 
 
-def _pyarrow(path: Path) -> tuple[Any, Any]:
+def pyarrow_for(path: Path) -> tuple[Any, Any]:
+    """pyarrow, and the part of it that reads and writes files like ``path``."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise InputError(
-            f"Reading {path} needs pyarrow, which is not installed.",
-            fix='Run pip install "adadp[table]", or save the table as CSV.',
+            f"{path} needs pyarrow, which is not installed.",
+            fix='Run pip install "adadp[table]", or use CSV.',
         ) from error
 
 
-def _text(value: bool | int | float | Decimal | str | date | None) -> str:
+def text_of(value: bool | int | float | Decimal | str | date | None) -> str:
     """The cell as a CSV file would have it."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""

@@ -102,23 +102,23 @@ class TableEncoder(Encoder):
     def shape(self) -> tuple[int, ...]:
         return (sum(column.width for _, column in self.columns) + 1 + len(self.private_columns),)
 
-    def read(self, path: Path) -> Tensor:
+    def read(self, path: Path | Table) -> Tensor:
         values = in_memory(self._encoded(path, labelled=False)[0])
         assert isinstance(values, Tensor)
         return values
 
-    def read_labelled(self, path: Path) -> tuple[Tensor, Tensor]:
+    def read_labelled(self, path: Path | Table) -> tuple[Tensor, Tensor]:
         values, labels = in_memory(self.stored(path))
         return values, labels
 
-    def unit_ids(self, path: Path) -> list[str] | None:
+    def unit_ids(self, path: Path | Table) -> list[str] | None:
         """The id in each row of ``path``; None where it has no column of ids."""
         table = open_table(path, self.delimiter)
         if self.unit is None or self.unit not in table.header:
             return None
         return [cell for chunk in table.chunks([self.unit]) for cell in chunk[0]]
 
-    def stored(self, path: Path) -> tuple[Tensor | Stored, Tensor | Stored]:
+    def stored(self, path: Path | Table) -> tuple[Tensor | Stored, Tensor | Stored]:
         """The records and labels of ``path``, on disk where they would take much memory."""
         values, labels = self._encoded(path, labelled=True)
         assert labels is not None
@@ -146,8 +146,8 @@ class TableEncoder(Encoder):
         """Note everything that is wrong with ``path``."""
         self._rows(path, mistakes, labelled=labelled)
 
-    def _encoded(self, path: Path, *, labelled: bool) -> tuple[Tensor | Stored, Tensor | Stored | None]:
-        mistakes = Mistakes(f"The table {path} does not fit its schema")
+    def _encoded(self, path: Path | Table, *, labelled: bool) -> tuple[Tensor | Stored, Tensor | Stored | None]:
+        mistakes = Mistakes(f"The table {getattr(path, 'path', path)} does not fit its schema")
         rows, learned = self._rows(path, mistakes, labelled=labelled)
         mistakes.raise_any()
         values = _Encoded(self, rows.array())
@@ -156,7 +156,7 @@ class TableEncoder(Encoder):
             return values, labels
         return in_memory((values, labels))  # type: ignore[no-any-return]
 
-    def _rows(self, path: Path, mistakes: Mistakes, *, labelled: bool) -> tuple[Spool, Spool]:
+    def _rows(self, path: Path | Table, mistakes: Mistakes, *, labelled: bool) -> tuple[Spool, Spool]:
         """The rows of ``path`` and what is learned of them; of no use where there are mistakes."""
         table = open_table(path, self.delimiter)
         _check_columns(table, self.columns, self.target_names, self.unit, mistakes, labelled=labelled)

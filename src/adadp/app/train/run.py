@@ -277,6 +277,8 @@ class Run:
 
     def log(self, measured: Mapping[str, Any]) -> None:
         """The public figures at the end of an epoch."""
+        if self.folder is None and self.board is None and self.config.evaluate_every is None:
+            return  # nobody would see them, and epsilon takes a while to compute
         step = self.private.step
         epoch = self.plan.epoch_of(step - 1) + 1
         record: dict[str, Any] = {"step": step, "epoch": epoch}
