@@ -86,7 +86,7 @@ def test_two_releases_against_a_sum_over_a_grid(q, sigma, k, epsilon):
     ],
 )
 def test_many_releases_against_dp_accounting(q, sigma, steps, k, delta, expected):
-    """dp-accounting 0.4.4, from_mixture_gaussian_mechanism with binomial weights and a discretisation of 1e-4, which is
+    """dp-accounting 0.6.0, from_mixture_gaussian_mechanism with binomial weights and a discretisation of 1e-4, which is
     pessimistic by up to 3e-5 here."""
     found = GroupAccountant(k).epsilon(poisson(q, sigma, steps), delta)
     assert found.epsilon_low - 1e-6 <= expected
