@@ -129,6 +129,7 @@ def launched(side: str, options: argparse.Namespace) -> dict[str, float]:
     command += ["--steps", str(options.steps), "--layers", str(options.layers)]
     with tempfile.TemporaryDirectory() as folder:
         shared = {"WORLD_SIZE": str(PROCESSES), "OMP_NUM_THREADS": "1", "MEETING": f"{folder}/store"}
+        shared["MALLOC_MMAP_THRESHOLD_"] = "65536"  # what is freed goes back to the system, and counts no more
         started = [
             subprocess.Popen(
                 command, stdout=subprocess.PIPE, text=True, env=os.environ | shared | {"RANK": str(rank)}
