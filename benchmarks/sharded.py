@@ -3,8 +3,8 @@
     python benchmarks/sharded.py [--steps T] [--layers L]
 
 Four sides take turns: DistributedDataParallel and FSDP2 as they are, and private steps of the same decoder, copied and
-split. Each process has one thread. Memory is the most that a process had beyond what it had before the model was built, in
-a step and before; what crosses the network is read off the counters of the loopback device. Writes
+split. Each process has one thread. Memory is the most that a process had beyond what it had before the model was built,
+in a step and until then; what crosses the network is read off the counters of the loopback device. Writes
 benchmarks/results and the section of docs/benchmarks.md. Nothing is asserted.
 """
 
@@ -105,7 +105,14 @@ def main() -> None:
         f"{known['cpu']}; {versions_text(known)}; {known['date']}.",
         "",
         *table(
-            ("side", "memory of a step, MB", "until the first step", "network, MB a step", "bytes a parameter", "seconds"),
+            (
+                "side",
+                "memory of a step, MB",
+                "until the first step",
+                "network, MB a step",
+                "bytes a parameter",
+                "seconds",
+            ),
             [
                 (
                     side,
@@ -129,10 +136,9 @@ def launched(side: str, options: argparse.Namespace) -> dict[str, float]:
     command += ["--steps", str(options.steps), "--layers", str(options.layers)]
     with tempfile.TemporaryDirectory() as folder:
         shared = {"WORLD_SIZE": str(PROCESSES), "OMP_NUM_THREADS": "1", "MEETING": f"{folder}/store"}
+        shared["MALLOC_MMAP_THRESHOLD_"] = "65536"  # what is freed goes back to the system, and counts no more
         started = [
-            subprocess.Popen(
-                command, stdout=subprocess.PIPE, text=True, env=os.environ | shared | {"RANK": str(rank)}
-            )
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | shared | {"RANK": str(rank)})
             for rank in range(PROCESSES)
         ]
         said = [each.communicate()[0] for each in started]

@@ -49,7 +49,7 @@ SAME = {
     "reshuffled": ("single", Case(steps=7, records=60, batch_size=12, settings=(("sampling", "reshuffle"),))),
     "without noise": ("single", Case(steps=3, records=60, batch_size=12, noise=0.0)),
 }
-ON_FOUR = ("mlp", "few records", "encoder", "gpt2", "adadp", "quantile")
+ON_FOUR = ("few records", "gpt2", "adadp")
 
 
 @pytest.mark.parametrize(("name", "size"), [*((name, 2) for name in SAME), *((name, 4) for name in ON_FOUR)])

@@ -84,7 +84,13 @@ def checked(rank: int, given: dict[str, Any]) -> None:
         ({"compile": True}, "compile is given, and the model is split"),
         ({"features": "pca:dim=3"}, "features is given, and the model is split"),
         (
-            {"noise_schedule": "validation:s0=5,k=0.7,every=1", "validation": 20, "epochs": 2, "steps": None},
+            {
+                "noise_schedule": "validation:s0=5,k=0.7,every=1",
+                "validation": 20,
+                "validation_public": True,
+                "epochs": 2,
+                "steps": None,
+            },
             "the model is split",
         ),
         ({"optimizer": "adambc"}, "adambc does not work on a model that is split"),
