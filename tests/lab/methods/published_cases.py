@@ -12,7 +12,7 @@ from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.losses import cross_entropy
 from adadp.ledger import PlannedBudget
 
-CLIP, SIGMA, RECORDS, LOT, SEED = 0.3, 0.5, 30, 12, 13
+CLIP, SIGMA, RECORDS, LOT, SEED = 0.3, 0.5, 30, 12, 14
 
 
 READINGS = [
