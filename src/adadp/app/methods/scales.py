@@ -109,20 +109,19 @@ class LearntScales(ABC):
         """1 / k, of a shape that broadcasts to the parameter."""
 
     def apply(self, total: Mapping[str, Tensor]) -> Tensors:
-        """A sum of gradients in scaled coordinates."""
-        return {name: value * self.inverse[name] for name, value in total.items()}
+        """A sum of gradients in scaled coordinates, in its place."""
+        return {name: value.mul_(self.inverse[name]) for name, value in total.items()}
 
     @final
     def learn(self, released: Mapping[str, Tensor], deviation: float) -> Tensors:
-        """The gradient that ``released`` amounts to; the scales of the next step follow from it."""
+        """The gradient that ``released`` amounts to, in its place; the scales of the next step follow from it."""
         factors = self.factors()
-        gradients = {name: value * factors[name] for name, value in released.items()}
         self.see(released, deviation)
         self._steps += 1
         if self._steps >= self._following.start:
             found = self.next_scales()
             self.inverse = self._normalised(found) if found is not None else self._ones()
-        return gradients
+        return {name: value.mul_(factors[name]) for name, value in released.items()}
 
     def deviations(self, deviation: float) -> Tensors:
         """The deviation of the noise in that gradient, if it is ``deviation`` in every coordinate that was released."""
