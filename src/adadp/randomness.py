@@ -11,16 +11,15 @@ differ in where their 64-bit words come from and in nothing else, so what a seed
     the same purpose and step twice     seeded: the same numbers; secure: new ones
     seed outside [0, 2**63)             refused, as are a negative count or step and an empty purpose
 
-What is not covered: a source makes doubles, so its distributions are right to about one part in 2**53 and the normal
-ends at 9.4 standard deviations (see ``normal``); drawing takes a time that does not depend on the numbers by design,
-which nobody has proved for the processor's logarithm and cosine, and which a subset drawn by hits does not keep; memory
+What is not covered: a source makes doubles, so its distributions are right to about one part in 2**50 and the normal
+ends at 9.4 standard deviations (``adadp.normals``); drawing takes a time that does not depend on the numbers by design,
+which nobody has proved for the processor's quotients and roots, and which a subset drawn by hits does not keep; memory
 that held numbers is not wiped.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -35,12 +34,10 @@ from torch import Tensor
 
 from adadp import checks
 from adadp.errors import InputError
+from adadp.normals import normals_of
 
 _MOST_BYTES = 2**30
 """Asked of the operating system's generator at once; its lengths are 32-bit."""
-
-_IN_CACHE = 1 << 15
-"""Pairs of normals that a thread makes at a time: they stay in the second cache of its core."""
 
 _TWISTER = 624
 """Words in the state of torch's generator on the processor, a Mersenne twister; each is kept in 64 bits."""
@@ -100,28 +97,9 @@ class RandomSource(ABC):
 
     @final
     def normal(self, count: int, *, purpose: str, step: int) -> Tensor:
-        """``count`` standard normals, by the transform of Box and Muller 1958.
-
-        The radius sqrt(-2 ln u) reaches as far as the smallest u lets it. From 32-bit uniforms it ends at 6.7, so that
-        outcomes beyond are possible for one data set and impossible for its neighbour, whose mean is another. The
-        missing tail is a chance of 2**-32 per pair: 0.08 over the 7e8 draws of 10,000 steps of a network of 71,010
-        parameters, which no delta allows. Here u = |k + 1/2| / 2**63 for a signed 64-bit k: it keeps 53 significant
-        bits down to 2**-64, the radius reaches 9.4, and over those draws the missing tail is a chance of 2e-11.
-        """
+        """``count`` standard normals, float64: ``adadp.normals`` says how they are made, and how far they reach."""
         pairs = (checks.count("count", count, minimum=0) + 1) // 2
-        words = self.words(2 * pairs, purpose=purpose, step=step).view(np.int64)
-        normals = torch.empty(2 * pairs, dtype=torch.float64)
-        together = min(pairs, _IN_CACHE * torch.get_num_threads())
-        scratch = torch.empty(2, together, dtype=torch.float64)
-        for start in range(0, pairs, max(1, together)):
-            stop = min(start + together, pairs)
-            radius, angle = scratch[:, : stop - start]
-            np.add(words[start:stop], 0.5, out=radius.numpy())
-            np.multiply(words[pairs + start : pairs + stop], math.pi * 2.0**-63, out=angle.numpy())
-            radius.abs_().mul_(2.0**-63).log_().mul_(-2.0).sqrt_()
-            torch.cos(angle, out=normals[start:stop]).mul_(radius)
-            torch.sin(angle, out=normals[pairs + start : pairs + stop]).mul_(radius)
-        return normals[:count]
+        return torch.from_numpy(normals_of(self.words(2 * pairs, purpose=purpose, step=step)))[:count]
 
     @final
     def key(self, *, purpose: str, step: int) -> bytes:
@@ -213,7 +191,7 @@ class SeededSource(RandomSource):
     There is no state to save: a run that resumes at step t asks for step t and goes on bit for bit. Each triple keys a
     stream of its own by a 256-bit hash. (A ``torch.Generator`` would not do: on the CPU it looks at 32 bits of its
     seed, and among the streams of 100,000 steps some two would probably be one.) The words are the same on every
-    machine; logarithm and cosine, and with them normals, may differ in the last bit between kinds of processors.
+    machine, and so are the normals.
     """
 
     seed: int

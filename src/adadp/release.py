@@ -20,16 +20,16 @@ on its disk, or all fail. Each of them has a part of the sums, and all get the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from adadp.errors import InputError
 from adadp.events import Composed, Event, GaussianRelease, Selection, describe
 from adadp.ledger import Ledger
-from adadp.noise import GaussianMechanism, NormalsAhead, choose_least, draw_ahead, grid_of
+from adadp.noise import GaussianMechanism, choose_least, grid_of
 from adadp.randomness import RandomSource
 from adadp.ranks import ONE, Ranks
 
@@ -45,24 +45,7 @@ class Crossing:
         self, ledger: Ledger, source: RandomSource, mechanism: GaussianMechanism | None = None, ranks: Ranks = ONE
     ) -> None:
         self.ledger, self.source, self.ranks = ledger, source, ranks
-        self._ahead = NormalsAhead(source)
-        if mechanism is None:
-            mechanism = GaussianMechanism(overwrites=True)
-            mechanism.ahead = self._ahead
-        self.mechanism = mechanism
-
-    @contextmanager
-    def drawing_ahead(self, coordinates: Mapping[str, int], step: int) -> Iterator[None]:
-        """While the sums of ``step`` are computed and charged, a thread draws normals for as many ``coordinates`` as a
-        release of each purpose will have. They are scaled when it has been charged.
-        """
-        try:
-            if self.mechanism.ahead is not None:
-                for purpose, count in coordinates.items():
-                    draw_ahead(self._ahead, purpose, step, count)
-            yield
-        finally:
-            self._ahead.forget()
+        self.mechanism = GaussianMechanism(overwrites=True) if mechanism is None else mechanism
 
     def pay(self, release: Event, charge: Event | None, *, paid: bool = False) -> Permit:
         """The permit for ``release``, now that ``charge``, which it is a part of, is on disk.
@@ -110,8 +93,10 @@ class Permit:
         """That of the next Gaussian release; 0 where there is none."""
         return next((each.noise_multiplier for each in self._left if isinstance(each, GaussianRelease)), 0.0)
 
-    def gaussian(self, total: Mapping[str, Tensor], l2_bound: float, *, step: int, purpose: str) -> dict[str, Tensor]:
-        """``total`` with noise: one record may move it by ``l2_bound`` in l2."""
+    def gaussian(
+        self, total: Mapping[str, Tensor], l2_bound: float, *, step: int, purpose: str, dtype: torch.dtype | None = None
+    ) -> dict[str, Tensor]:
+        """``total`` with noise, as ``dtype``: one record may move it by ``l2_bound`` in l2."""
         event = self._next(GaussianRelease)
         return self._crossing.mechanism.release(
             total,
@@ -120,6 +105,7 @@ class Permit:
             source=self._crossing.source,
             step=step,
             purpose=purpose,
+            dtype=dtype,
             ranks=self._crossing.ranks,
         )
 

@@ -45,6 +45,7 @@ ARITHMETICS = ("fast", "exact")
 
 CHECK_EVERY = 0.02
 """In which part of the steps a few records are computed alone and compared."""
+_RELEASED = {GRADIENT: torch.float32}  # whether chunks were added or not
 _COMPARED_EVERY = 100
 """Steps after which the parameters of several processes are compared."""
 _REUSED = 31 << 20
@@ -173,8 +174,6 @@ class PrivateGradients:
         """A step and its batch, drawn ahead. Sensitive."""
         self._padding: dict[int, list[Tensor]] = {}
         """The tensors of probe records by group, one for every row of the longest chunk."""
-        self._coordinates: dict[str, int] = {}
-        """How many numbers a release of each purpose has whose noise can be drawn ahead, as of the last step."""
         self.ledger = self._opened(ledger, method)
         self.crossing = Crossing(self.ledger, self.source, mechanism, self.ranks)
 
@@ -233,27 +232,22 @@ class PrivateGradients:
         if step % _COMPARED_EVERY == 0:
             self.check_alike()
         query.batch_size, query.clip_factor = plan.batch_size_at(step), plan.clip_factor_at(step)
-        with self.crossing.drawing_ahead(self._coordinates, step):
-            with without_text("The model fails on a batch, for which nothing was charged"):
-                batch = self._drawn(step)
-                total, bounds = self._sums(batch, step)
-            charge = plan.charge_at(step, resumed=self._resumed)
-            # ======================== trust line: above sensitive, below public ========================
-            permit = self.crossing.pay(plan.release_at(step), charge, paid=paid)
-            self._resumed = False
-            deviation = permit.noise_multiplier * bounds[GRADIENT] if permit.noise_multiplier else 0.0
-            released = {
-                purpose: permit.gaussian(part, bounds[purpose], step=step, purpose=purpose)
-                for purpose, part in total.items()
-            }
-        if deviation and self._device.type == "cpu" and not self.ranks.several:
-            self._coordinates = {
-                purpose: sum(value.numel() for value in part.values()) for purpose, part in released.items()
-            }
+        with without_text("The model fails on a batch, for which nothing was charged"):
+            batch = self._drawn(step)
+            total, bounds = self._sums(batch, step)
+        charge = plan.charge_at(step, resumed=self._resumed)
+        # ======================== trust line: above sensitive, below public ========================
+        permit = self.crossing.pay(plan.release_at(step), charge, paid=paid)
+        self._resumed = False
+        deviation = permit.noise_multiplier * bounds[GRADIENT] if permit.noise_multiplier else 0.0
+        released = {
+            purpose: permit.gaussian(part, bounds[purpose], step=step, purpose=purpose, dtype=_RELEASED.get(purpose))
+            for purpose, part in total.items()
+        }
         self.step += 1
         self.gradient_deviations = query.gradient_deviations(deviation)
         gradients = query.to_gradient(released, deviation)
-        del total, released  # as large as the parameters, twice
+        del total, released  # as large as the parameters
         with without_text("The model fails on a batch that was charged"):
             gradients = query.search(gradients, _Chooser(self, permit, batch, step))
         if query.noise_factor is not None and plan.noise is not None:
@@ -297,7 +291,7 @@ class PrivateGradients:
     def _sum_of_batch(self, batch: Sequence[Sequence[Tensor]], step: int, *, checked: bool = False) -> Parts | None:
         """What the method asks of the batch, added over its chunks. Sensitive."""
         total: Parts | None = None
-        added = False
+        owned = False
         for group, chunks in enumerate(batch):
             with self._random_layers(step, group):
                 for number, chunk in enumerate(chunks):  # none outlives its turn: new memory costs more than the sums
@@ -308,7 +302,7 @@ class PrivateGradients:
                     tensors, empty = self._tensors(chunk, group)
                     for capture in self._engines[group].captures(tensors, empty, checked=checked and number == 0):
                         parts = self.query.contribution(capture)
-                        total, added = (parts, False) if total is None else (_added(total, parts, in_place=added), True)
+                        owned, total = total is not None, parts if total is None else _added(total, parts, owned=owned)
                     del tensors, empty
         return total
 
@@ -514,12 +508,11 @@ def _check_choices(method: Method, plan: Plan) -> None:
     )
 
 
-def _added(total: Parts, parts: Parts, *, in_place: bool = False) -> Parts:
-    """Two chunks' contributions together, in double precision; ``in_place`` if ``total`` is such a sum already."""
+def _added(total: Parts, parts: Parts, *, owned: bool = False) -> Parts:
+    """Two chunks' contributions together, in double precision. ``owned``: the first are such a sum, and become this."""
     return {
         purpose: {
-            name: (value if in_place else value.to(torch.float64, copy=True)).add_(parts[purpose][name])
-            for name, value in tensors.items()
+            name: value.to(torch.float64, copy=not owned).add_(parts[purpose][name]) for name, value in tensors.items()
         }
         for purpose, tensors in total.items()
     }

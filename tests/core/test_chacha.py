@@ -140,7 +140,8 @@ class Elsewhere:
     def __init__(self, monkeypatch):
         from adadp.noise import gaussian
 
-        def drawn(self, first, count, device):
+        def drawn(self, first, device):
+            count = min(gaussian._size_on(device), self._coordinates - first)
             self._key = self._key or self._source.key(purpose=self._purpose, step=self._step)
             return whole_noise(self._key, first, count, self._deviation, device)
 

@@ -42,7 +42,7 @@ class Allocated(TorchDispatchMode):
 
 
 @pytest.mark.slow
-def test_sums_and_noise_need_twelve_bytes_for_each_parameter_beside_the_gradient(tmp_path, monkeypatch):
+def test_sums_and_noise_need_four_bytes_for_each_parameter_beside_the_gradient(tmp_path, monkeypatch):
     monkeypatch.setattr(gaussian, "_BLOCK", 1 << 14)  # noise is made in blocks, whose size is not what is measured
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2))
@@ -60,4 +60,4 @@ def test_sums_and_noise_need_twelve_bytes_for_each_parameter_beside_the_gradient
             private.release()
     parameters = sum(value.numel() for value in model.parameters())
     gradient = 4 * parameters
-    assert 8 * parameters < allocated.peak <= gradient + 12 * parameters + 2 * SMALL
+    assert gradient <= allocated.peak <= gradient + 4 * parameters + 2 * SMALL

@@ -79,7 +79,10 @@ class Query(ABC):
 
     @abstractmethod
     def finalize(self, total: Parts | None) -> Parts:
-        """The whole batch's contribution in the coordinates the noise is added in: sensitive. None: an empty batch."""
+        """The whole batch's contribution in the coordinates the noise is added in: sensitive. None: an empty batch.
+
+        ``total`` is float64 where chunks were added, and may be overwritten.
+        """
 
     @abstractmethod
     def l2_bounds(self) -> dict[str, float]:
@@ -91,7 +94,10 @@ class Query(ABC):
 
     @abstractmethod
     def to_gradient(self, released: Parts, deviation: float) -> Tensors:
-        """The gradient for the optimizer. ``deviation`` is that of the noise in each coordinate of ``GRADIENT``."""
+        """The gradient for the optimizer. ``deviation`` is that of the noise in each coordinate of ``GRADIENT``.
+
+        ``released`` is float32 there, and may be overwritten.
+        """
 
     def search(self, gradients: Tensors, choose: Choose) -> Tensors:  # noqa: ARG002
         """The gradient for the optimizer, after a private choice of how far to go along it, if the method makes one.

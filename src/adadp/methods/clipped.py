@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from adadp.clipping import AdaptiveClipRule, ClipRule, ClipState
@@ -52,11 +51,8 @@ class ClippedSum(Query):
             total = {GRADIENT: self._engine.zeros()}
             if isinstance(self._rule, AdaptiveClipRule):
                 total[COUNT] = {COUNT: next(iter(total[GRADIENT].values())).new_zeros(()).double()}
-        # In double precision always: else how finely a release is rounded would tell how many chunks its batch had.
-        # Contiguous, so that noise can be added in place.
-        kept = torch.contiguous_format
-        sums = {name: value.to(torch.float64, memory_format=kept) for name, value in total[GRADIENT].items()}
-        return total | {GRADIENT: sums}
+        # So that noise can be added in place.
+        return total | {GRADIENT: {name: value.contiguous() for name, value in total[GRADIENT].items()}}
 
     def l2_bounds(self) -> dict[str, float]:
         bounds = {GRADIENT: self.clip_factor * self._rule.l2_bound(len(self._groups), self._state)}
@@ -71,9 +67,13 @@ class ClippedSum(Query):
 
     def to_gradient(self, released: Parts, deviation: float) -> Tensors:  # noqa: ARG002
         divisor = self.divisor
+        self._learn(released)
+        return {name: value.div_(divisor) for name, value in released[GRADIENT].items()}
+
+    def _learn(self, released: Parts) -> None:
+        """What the clip rule learns from a released count."""
         if COUNT in released:
             self._state = self._rule.update(self._state, float(released[COUNT][COUNT]) / self.batch_size)
-        return {name: value.div(divisor) for name, value in released[GRADIENT].items()}
 
     def gradient_deviations(self, deviation: float) -> Deviations | None:
         return dict.fromkeys(self._engine.names, deviation / self.divisor)

@@ -23,13 +23,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from adadp.normals import COMPILE
+
 PER_BLOCK = 8
 """Normals made of one block of ChaCha20: it has 512 bits, and a normal takes a word of 64."""
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 _ROUNDS = 10
 """Of columns and of diagonals."""
-COMPILE = "ADADP_COMPILE_NOISE"
-"""Set to 0, the kernel is not compiled on accelerators either; set to 1, it is compiled on every device."""
 
 
 def signed(word: int) -> int:

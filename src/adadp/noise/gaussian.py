@@ -25,8 +25,8 @@ rounded to the grid and given its noise in one process alone, and so once. What 
 process a record is in, and all processes hold the same bits of it; or, of tensors that are split (``adadp.sharding``),
 each its rows, which were added up before.
 
-**Not covered.** The sampler's own finite precision: N is a function of 64-bit words, right to about 2**-53 and cut off
-at 9.4 standard deviations (``adadp.randomness``). The time a release takes. What happened before: ``l2_bound`` must
+**Not covered.** The sampler's own finite precision: N is a function of 64-bit words, right to about 2**-50 and cut off
+at 9.4 standard deviations (``adadp.normals``). The time a release takes. What happened before: ``l2_bound`` must
 hold for the sum as it was computed, with the rounding errors of its additions.
 """
 
@@ -40,7 +40,6 @@ from torch import Tensor
 
 from adadp import checks
 from adadp.errors import InputError
-from adadp.noise.ahead import NormalsAhead
 from adadp.noise.chacha import whole_noise
 from adadp.randomness import RandomSource
 from adadp.ranks import ONE, Ranks
@@ -55,9 +54,10 @@ _FARTHEST = 10.0
 _EXPONENTS = (-1022, 970)
 """Exponents of grids in which 1/g and 2**53 g are doubles."""
 _BLOCK = 1 << 20
-"""Coordinates that noise is made for at a time: a power of two of at least ``chacha.PER_BLOCK``, as counters need."""
+"""Coordinates that processes exchange, or a device makes noise for, at a time: a power of two of at least
+``chacha.PER_BLOCK``, as counters need."""
 _IN_CACHE = 1 << 16
-"""Coordinates that a thread scales, rounds and adds at a time: they stay in the second cache of its core."""
+"""Coordinates that the processor makes noise for at a time: all they need stays near its second cache."""
 
 
 class GaussianMechanism:
@@ -74,17 +74,15 @@ class GaussianMechanism:
         l2_bound = 0, inf or nan, with noise  refused
         noise_multiplier negative, inf, nan   refused, as is one above about 10**10 / sqrt(m): not exact any more
         a value not finite, or above 2**52 g  refused without a word about it: no clipped sum (of 10**8 records) has one
-        float64                               float64
-        float32, float16, bfloat16            float32
+        float64                               ``dtype``, or float64
+        float32, float16, bfloat16            ``dtype``, or float32
         whole numbers, booleans, complex      refused
         tensors of several dtypes or devices  each with its own
     """
 
     overwrites = False
-    """Whether double-precision sums are overwritten with what is released: no second vector of all coordinates, and
-    nothing sensitive is left. Audits keep the sums."""
-    ahead: NormalsAhead | None = None
-    """Who has drawn normals of the next release already."""
+    """Whether sums are overwritten with what is released, if that has their dtype: no second vector of all coordinates,
+    and nothing sensitive is left. Audits keep the sums."""
 
     def __init__(self, *, overwrites: bool = False) -> None:
         self.overwrites = overwrites
@@ -98,25 +96,23 @@ class GaussianMechanism:
         source: RandomSource,
         step: int,
         purpose: str = "noise",
+        dtype: torch.dtype | None = None,
         ranks: Ranks = ONE,
     ) -> dict[str, Tensor]:
         """Release the sensitive sums ``total``, to which one record contributes at most ``l2_bound`` in l2.
 
         The release must have been charged. Two releases of one step need different purposes, or a seeded source gives
-        both the same noise. Each of several ``ranks`` has its part of the sums; all get the same release.
+        both the same noise. Each of several ``ranks`` has its part of the sums; all get the same release. With a
+        ``dtype``, that of the sums, which may tell how many were added, does not show.
         """
         noise_multiplier = checks.non_negative(
             "noise_multiplier", noise_multiplier, why="It is a standard deviation over an l2 bound."
         )
         _check_dtypes(total)
-        sizes = [tensor.numel() for tensor in total.values()]
-        coordinates = sum(sizes)
+        coordinates = sum(tensor.numel() for tensor in total.values())
         if noise_multiplier == 0 or coordinates == 0:
             _check_range(total, torch.finfo(torch.float64).max)
-            released = {name: self._own(tensor, _kept_dtype(tensor)) for name, tensor in total.items()}
-            return {
-                name: each if is_split(each) else ranks.summed("adding up", each) for name, each in released.items()
-            }
+            return {name: self._noiseless(tensor, dtype, ranks) for name, tensor in total.items()}
         grid = grid_of(l2_bound, coordinates)
         deviation = noise_multiplier * (l2_bound / grid + math.sqrt(coordinates))
         if not deviation * _FARTHEST <= _LARGEST:
@@ -126,74 +122,82 @@ class GaussianMechanism:
                 fix="Pass a smaller `noise_multiplier`.",
             )
         _check_range(total, _LARGEST * grid / ranks.size)
-        noise = _Noise(coordinates, deviation, source, purpose, step, self.ahead or NormalsAhead(source))
+        noise = _Noise(coordinates, deviation, source, purpose, step)
+        released = {name: self._room(tensor, dtype or _kept_dtype(tensor)) for name, tensor in total.items()}
         if ranks.several:
             ranks.meet(f"releasing {purpose} of step {step}")
-        if any(map(is_split, total.values())):
-            return self._noisy_parts(total, grid, noise)
-        if ranks.several:
-            return self._noisy_together(total, grid, noise, ranks)
-        return {name: self._noisy(tensor, grid, noise) for name, tensor in total.items()}
-
-    def _noisy_parts(self, total: Mapping[str, Tensor], grid: float, noise: _Noise) -> dict[str, Tensor]:
-        """R(x) + R(N) for the rows of x that are here: they are added up already, and no other process has them."""
-        released, before = {}, 0
-        for name, tensor in total.items():
-            first = own_rows(tensor).start * math.prod(tensor.shape[1:])
-            released[name] = self._noisy(tensor, grid, noise, before + first)
-            before += tensor.numel()
+            if any(map(is_split, total.values())):
+                _add_parts(total, released, grid, noise)
+            else:
+                _add_together(*_flat(total, released), grid, noise, ranks)
+        else:
+            _add(*_flat(total, released), grid, noise)
         return released
 
-    def _noisy(self, tensor: Tensor, grid: float, noise: _Noise, first: int | None = None) -> Tensor:
-        """R(x) + R(N) for the next coordinates of ``noise``, or those from ``first`` on, a block at a time."""
-        released = self._own(tensor, _kept_dtype(tensor))
-        flat, sums = own_part(released).view(-1), own_part(tensor.detach()).reshape(-1)
-        in_cache = flat.device.type == "cpu" and first is None
-        together = min(len(flat), _IN_CACHE * torch.get_num_threads() if in_cache else _BLOCK)
-        scratch = torch.empty(together, dtype=torch.float64, device=flat.device)
+    def _noiseless(self, tensor: Tensor, dtype: torch.dtype | None, ranks: Ranks) -> Tensor:
+        copy, kept = not (self.overwrites and tensor.is_contiguous()), dtype or _kept_dtype(tensor)
+        own = tensor.detach().to(torch.float64 if ranks.several else kept, copy=copy)
+        return own.to(kept) if is_split(tensor) else ranks.summed("adding up", own.contiguous()).to(kept)
+
+    def _room(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """Memory for what is released of ``tensor``."""
+        if self.overwrites and tensor.dtype is dtype and tensor.is_contiguous():
+            return tensor.detach()
+        if is_split(tensor):
+            return torch.empty_like(tensor, dtype=dtype)
+        return torch.empty(tensor.shape, dtype=dtype, device=tensor.device)
+
+
+def _flat(total: Mapping[str, Tensor], released: Mapping[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """The coordinates of the sums and of what is released."""
+    return [each.detach().reshape(-1) for each in total.values()], [each.view(-1) for each in released.values()]
+
+
+def _add_parts(total: Mapping[str, Tensor], released: Mapping[str, Tensor], grid: float, noise: _Noise) -> None:
+    """R(x) + R(N) for the rows of x that are here: they are added up already, and no other process has them."""
+    before = 0
+    for name, tensor in total.items():
+        first = before + own_rows(tensor).start * math.prod(tensor.shape[1:])
+        values, flat = own_part(tensor.detach()).reshape(-1), own_part(released[name]).view(-1)
+        for start in range(0, len(flat), _BLOCK):
+            stop = min(len(flat), start + _BLOCK)
+            drawn = noise.between(first + start, first + stop, flat.device)
+            whole = values[start:stop].to(torch.float64, copy=True).mul_(1 / grid).round_()
+            flat[start:stop] = whole.add_(drawn).mul_(grid)
+        before += tensor.numel()
+
+
+def _add(sums: list[Tensor], flats: list[Tensor], grid: float, noise: _Noise) -> None:
+    """R(x) + R(N) of ``sums`` into ``flats``, a block at a time."""
+    for values, flat in zip(sums, flats, strict=True):
         start = 0
         while start < len(flat):
-            most = min(len(flat) - start, together)
-            if first is None:
-                drawn = noise.take(most, flat.device)
-            else:
-                drawn = noise.between(first + start, first + start + most, flat.device)
+            drawn = noise.take(len(flat) - start, flat.device)
             stop = start + len(drawn)
-            whole = scratch[: len(drawn)].copy_(sums[start:stop]).mul_(1 / grid).round_()
+            whole = values[start:stop].to(torch.float64, copy=True).mul_(1 / grid).round_()
             flat[start:stop] = whole.add_(drawn).mul_(grid)
             start = stop
-        return released
 
-    def _noisy_together(
-        self, total: Mapping[str, Tensor], grid: float, noise: _Noise, ranks: Ranks
-    ) -> dict[str, Tensor]:
-        """R(x) + R(N) where each of ``ranks`` has a part of x: a stretch of coordinates at a time, of which every
-        process adds up an equal share, gives it noise, and sends it to all.
-        """
-        released = {name: self._own(tensor, _kept_dtype(tensor)) for name, tensor in total.items()}
-        flats = [tensor.view(-1) for tensor in released.values()]
-        device = flats[0].device
-        sent = max((flat.dtype for flat in flats), key=lambda dtype: dtype.itemsize)
-        coordinates = sum(map(len, flats))
-        for start in range(0, coordinates, ranks.size * _BLOCK):
-            count = min(ranks.size * _BLOCK, coordinates - start)
-            share = -(-count // ranks.size)
-            mine = torch.zeros(ranks.size * share, dtype=torch.float64, device=device)
-            for piece, at in _pieces(flats, start, count):
-                mine[at : at + len(piece)] = piece
-            first = start + min(ranks.rank * share, count)
-            last = start + min((ranks.rank + 1) * share, count)
-            whole = ranks.scattered_sum(mine).mul_(1 / grid).round_()
-            whole[: last - first] += noise.between(first, last, device)
-            everything = ranks.gathered(whole.mul_(grid).to(sent))
-            for piece, at in _pieces(flats, start, count):
-                piece.copy_(everything[at : at + len(piece)])
-        return released
 
-    def _own(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """``tensor`` as ``dtype`` in memory that may be written to."""
-        copy = not (self.overwrites and tensor.is_contiguous())
-        return tensor.detach().to(dtype, copy=copy, memory_format=torch.contiguous_format)
+def _add_together(sums: list[Tensor], flats: list[Tensor], grid: float, noise: _Noise, ranks: Ranks) -> None:
+    """The same where each of ``ranks`` has a part of x: a stretch of coordinates at a time, of which every process adds
+    up an equal share, gives it noise, and sends it to all.
+    """
+    device, coordinates = sums[0].device, sum(map(len, sums))
+    sent = max((flat.dtype for flat in flats), key=lambda dtype: dtype.itemsize)
+    for start in range(0, coordinates, ranks.size * _BLOCK):
+        count = min(ranks.size * _BLOCK, coordinates - start)
+        share = -(-count // ranks.size)
+        mine = torch.zeros(ranks.size * share, dtype=torch.float64, device=device)
+        for piece, at in _pieces(sums, start, count):
+            mine[at : at + len(piece)] = piece
+        first = start + min(ranks.rank * share, count)
+        last = start + min((ranks.rank + 1) * share, count)
+        whole = ranks.scattered_sum(mine).mul_(1 / grid).round_()
+        whole[: last - first] += noise.between(first, last, device)
+        everything = ranks.gathered(whole.mul_(grid).to(sent))
+        for piece, at in _pieces(flats, start, count):
+            piece.copy_(everything[at : at + len(piece)])
 
 
 class _Noise:
@@ -202,58 +206,39 @@ class _Noise:
     On the processor the source draws it; elsewhere it is made on the device from a key of the source (``chacha``).
     """
 
-    def __init__(
-        self,
-        coordinates: int,
-        deviation: float,
-        source: RandomSource,
-        purpose: str,
-        step: int,
-        ahead: NormalsAhead,
-    ) -> None:
-        self._coordinates, self._deviation, self._source, self._purpose, self._step, self._ahead = (
-            coordinates, deviation, source, purpose, step, ahead,
-        )  # fmt: skip
+    def __init__(self, coordinates: int, deviation: float, source: RandomSource, purpose: str, step: int) -> None:
+        self._coordinates, self._deviation = coordinates, deviation
+        self._source, self._purpose, self._step = source, purpose, step
         self._first, self._key = 0, b""
         self._block = torch.empty(0)
 
     def take(self, most: int, device: torch.device) -> Tensor:
         """The noise of the next coordinates, as many as ``most`` or as the block at hand has left."""
         if not len(self._block):
-            self._block = self._drawn(self._first, min(_BLOCK, self._coordinates - self._first), device)
+            self._block = self._drawn(self._first, device)
             self._first += len(self._block)
         taken, self._block = self._block[:most].to(device), self._block[most:]
         return taken
 
     def between(self, first: int, last: int, device: torch.device) -> Tensor:
         """The noise of these coordinates: the same as ``take`` gives them where the source is reproducible."""
-        if device.type == "cpu" and not self._source.reproducible:
-            return self._drawn(first, last - first, device)
-        drawn = [torch.zeros(0, dtype=torch.float64, device=device)]
-        for block in range(first // _BLOCK * _BLOCK, last if first < last else 0, _BLOCK):
-            whole = self._drawn(block, min(_BLOCK, self._coordinates - block), device)
-            drawn.append(whole[max(0, first - block) : last - block])
-        return torch.cat(drawn)
+        size = _size_on(device)
+        blocks = range(first // size * size, last if first < last else 0, size)
+        drawn = [self._drawn(block, device)[max(0, first - block) : last - block] for block in blocks]
+        return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.float64, device=device)
 
-    def _drawn(self, first: int, count: int, device: torch.device) -> Tensor:
+    def _drawn(self, first: int, device: torch.device) -> Tensor:
+        """The noise of the block that begins with the coordinate ``first``."""
+        count = min(_size_on(device), self._coordinates - first)
         if device.type == "cpu":
-            drawn = self._ahead.normal(_purpose_of(self._purpose, first), self._step, count)
-            for part in drawn.split(_IN_CACHE):
-                part.mul_(self._deviation).round_()
-            return drawn
+            purpose = f"{self._purpose}, from {first}" if first else self._purpose
+            return self._source.normal(count, purpose=purpose, step=self._step).mul_(self._deviation).round_()
         self._key = self._key or self._source.key(purpose=self._purpose, step=self._step)
         return whole_noise(self._key, first, count, self._deviation, device)
 
 
-def draw_ahead(ahead: NormalsAhead, purpose: str, step: int, coordinates: int) -> None:
-    """Have the normals of a release of so many ``coordinates`` drawn, by one process on its processor."""
-    for first in range(0, coordinates, _BLOCK):
-        ahead.begin(_purpose_of(purpose, first), step, min(_BLOCK, coordinates - first))
-
-
-def _purpose_of(purpose: str, first: int) -> str:
-    """What the normals of a block are for, which begins with the coordinate ``first``."""
-    return f"{purpose}, from {first}" if first else purpose
+def _size_on(device: torch.device) -> int:
+    return min(_BLOCK, _IN_CACHE) if device.type == "cpu" else _BLOCK
 
 
 def _pieces(flats: list[Tensor], start: int, count: int) -> Iterator[tuple[Tensor, int]]:

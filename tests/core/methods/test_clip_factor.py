@@ -170,7 +170,7 @@ class Sums(GaussianMechanism):
     def __init__(self) -> None:
         self.deviations: list[float] = []
 
-    def release(self, total, *, l2_bound, noise_multiplier, source, step, purpose="noise", ranks=None):
+    def release(self, total, *, l2_bound, noise_multiplier, source, step, purpose="noise", dtype=None, ranks=None):
         self.deviations.append(l2_bound * noise_multiplier)
         return {name: value.double() for name, value in total.items()}
 

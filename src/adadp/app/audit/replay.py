@@ -62,7 +62,7 @@ class Recorder(GaussianMechanism):
 
     def release(self, total: Mapping[str, Tensor], **claimed: Any) -> dict[str, Tensor]:
         released = self._inner.release(total, **claimed)
-        del claimed["source"], claimed["ranks"]
+        del claimed["source"], claimed["ranks"], claimed["dtype"]
         self.releases.append(Release({name: value.clone() for name, value in released.items()}, **claimed))
         return released
 

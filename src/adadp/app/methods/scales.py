@@ -115,20 +115,19 @@ class LearntScales(ABC):
         """1 / k, of a shape that broadcasts to the parameter."""
 
     def apply(self, total: Mapping[str, Tensor]) -> Tensors:
-        """A sum of gradients in scaled coordinates."""
+        """A sum of gradients in scaled coordinates, in its place."""
         return {name: scaled_by(value, self.inverse[name]) for name, value in total.items()}
 
     @final
     def learn(self, released: Mapping[str, Tensor], deviation: float) -> Tensors:
-        """The gradient that ``released`` amounts to; the scales of the next step follow from it."""
+        """The gradient that ``released`` amounts to, in its place; the scales of the next step follow from it."""
         factors = self.factors()
-        gradients = {name: scaled_by(value, factors[name]) for name, value in released.items()}
         self.see(released, deviation)
         self._steps += 1
         if self._steps >= self._following.start:
             found = self.next_scales()
             self.inverse = self._normalised(found) if found is not None else self._ones()
-        return gradients
+        return {name: scaled_by(value, factors[name]) for name, value in released.items()}
 
     def deviations(self, deviation: float) -> Tensors:
         """The deviation of the noise in that gradient, if it is ``deviation`` in every coordinate that was released."""
@@ -237,12 +236,9 @@ def rows_of(scales: Tensor, value: Tensor) -> Tensor:
 
 
 def scaled_by(value: Tensor, scales: Tensor) -> Tensor:
-    """``value`` times ``scales``, which are whole, whether ``value`` is or not."""
-    if not is_split(value):
-        return value * scales
-    made = value.clone()
-    own_part(made).mul_(rows_of(scales, value))
-    return made
+    """``value`` times ``scales``, which are whole, whether ``value`` is or not; in its place."""
+    own_part(value).mul_(rows_of(scales, value) if is_split(value) else scales)
+    return value
 
 
 def mean_over(values: Tensor, shape: torch.Size) -> Tensor:

@@ -117,7 +117,7 @@ class AgdQuery(ClippedSum):
         return [self._longest * number / grid for number in range(grid + 1)]
 
     def to_gradient(self, released: Parts, deviation: float) -> Tensors:
-        super().to_gradient(released, deviation)
+        self._learn(released)
         weight = deviation**-2 if deviation else 1.0
         self._weight += weight
         for name, value in released[GRADIENT].items():
