@@ -34,7 +34,7 @@ CORE: dict[str, set[str]] = {
     "ledger": {"errors", "checks", "registry", "events"},
     "accounting": {"errors", "checks", "events", "registry"},
     "certificate": {"errors", "checks", "registry", "events", "accounting", "ledger"},
-    "normals": set(),
+    "normals": {"registry"},
     "randomness": {"errors", "checks", "normals"},
     "sampling": {"errors", "checks", "registry", "events", "randomness", "ranks"},
     "clipping": {"errors", "checks"},

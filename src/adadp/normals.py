@@ -13,9 +13,9 @@ allows. Here u keeps 53 significant bits down to 2**-64, the radius reaches 9.4,
 
 **The bits.** Logarithms and cosines of libraries differ in their last bit from one processor to another. Here all is
 made of sums, products, quotients and roots of doubles, each rounded as IEEE 754 says, and of whole numbers, in one
-order. So a seed has the same normals on every machine, and they can be made in two ways: by numpy, and several times as
-fast by ``_SOURCE``, which the C compiler of the machine compiles when a process first asks for ``_MANY``. Compiled code
-is used if it makes the same bits (``_agree``). ``ADADP_COMPILE_NOISE=0`` does without it.
+order. So a seed has the same normals on every machine, and a faster way than numpy can be compared with it: C that is
+compiled when a process first asks for ``_MANY`` (``adadp.app.compiled_normals``) is used if it makes the same bits
+(``_agree``). ``ADADP_COMPILE_NOISE=0`` does without it.
 
 Rounding makes a relative error of at most 2**-51 in r, and in a normal one of at most 2**-50 r: more than was found
 against 60 digits (tests/core/test_normals.py). All numbers take the same operations.
@@ -23,18 +23,15 @@ against 60 digits (tests/core/test_normals.py). All numbers take the same operat
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from adadp.registry import Registry
 
 COMPILE = "ADADP_COMPILE_NOISE"
 """Set to 0, nothing that makes noise is compiled; set to 1, all is, at once and on every device."""
@@ -44,77 +41,51 @@ _IN_CACHE = 1 << 14
 """Pairs that numpy makes at a time: they stay in the second cache of a core."""
 
 # Of fdlibm (Sun Microsystems 1993), __ieee754_log, __kernel_sin and __kernel_cos: polynomials right to 2**-58.
-_LOG = (
+LOG = (
     6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01, 2.222219843214978396e-01,
     1.818357216161805012e-01, 1.531383769920937332e-01, 1.479819860511658591e-01,
 )  # fmt: skip
-_SINE = (
+SINE = (
     -1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04, 2.75573137070700676789e-06,
     -2.50507602534068634195e-08, 1.58969099521155010221e-10,
 )  # fmt: skip
-_COSINE = (
+COSINE = (
     4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05, -2.75573143513906633035e-07,
     2.08757232129817482790e-09, -1.13596475577881948265e-11,
 )  # fmt: skip
-_ROOT_HALF = 0x3FE6A09E667F3BCD
+ROOT_HALF = 0x3FE6A09E667F3BCD
 """The bits of the square root of 1/2."""
-_ANGLE = math.pi * 2.0**-65
-_LN2 = math.log(2.0)
+ANGLE = math.pi * 2.0**-65
+LN2 = math.log(2.0)
 
 Words = npt.NDArray[np.int64]
 Doubles = npt.NDArray[np.float64]
 Transform = Callable[[Words, Words, Doubles, Doubles], None]
 """From the words i and j of pairs to their normals, which it writes into the last two."""
 
-_SOURCE = r"""
-#include <math.h>
-#include <stdint.h>
-typedef union { double number; int64_t bits; } word;
-void normals(const int64_t *restrict i, const int64_t *restrict j, double *restrict x, double *restrict y, int64_t n) {
-    for (int64_t k = 0; k < n; k++) {
-        double shifted = (double)i[k] + 0.5;
-        word u = { .number = fabs(shifted) };
-        int64_t exponent = (u.bits - ROOT_HALF) >> 52;
-        word mantissa = { .bits = u.bits - exponent * (INT64_C(1) << 52) };
-        double f = mantissa.number - 1.0, s = f / (mantissa.number + 1.0), s2 = s * s;
-        double square = ((double)(63 - exponent) * LN2 - (f - (f - LOG(s2) * s2) * s)) * 2.0;
-        double radius = copysign(sqrt(square), shifted);
-        double half = (double)j[k] * ANGLE, h2 = half * half;
-        double sine = SINE(h2) * h2 * half + half;
-        double cosine = 1.0 - (h2 * 0.5 - COSINE(h2) * (h2 * h2));
-        x[k] = (1.0 - sine * sine * 2.0) * radius;
-        y[k] = sine * cosine * 2.0 * radius;
-    }
-}
-"""
-
-
-def _definitions() -> str:
-    """The constants of ``_SOURCE``, bit by bit, and its polynomials by Horner's rule."""
-    lines = [f"ROOT_HALF INT64_C({_ROOT_HALF})", f"LN2 {_LN2.hex()}", f"ANGLE {_ANGLE.hex()}"]
-    for name, coefficients in (("LOG", _LOG), ("SINE", _SINE), ("COSINE", _COSINE)):
-        *others, highest = (value.hex() for value in coefficients)
-        lines.append(f"{name}(x) ({' + (x) * ('.join([*others, highest])}{')' * len(others)})")
-    return "".join(f"#define {line}\n" for line in lines)
+FASTER: Registry[Callable[[], Transform | None]] = Registry(
+    "transform", {}, lambda found: found if callable(found) else None
+)
+"""What makes a transform, or None where it cannot."""
 
 
 def in_numpy(i: Words, j: Words, x: Doubles, y: Doubles) -> None:
-    """``_SOURCE``, line by line."""
+    """The transform of the module's first lines."""
     for start in range(0, len(i), _IN_CACHE):
         piece = slice(start, start + _IN_CACHE)
         shifted = i[piece] + 0.5
         bits = np.abs(shifted).view(np.int64)
-        exponent = (bits - _ROOT_HALF) >> 52
+        exponent = (bits - ROOT_HALF) >> 52
         mantissa = (bits - (exponent << 52)).view(np.float64)
         f = mantissa - 1.0
         s = f / (mantissa + 1.0)
         s2 = s * s
-        square = ((63 - exponent) * _LN2 - (f - (f - _polynomial(_LOG, s2) * s2) * s)) * 2.0
+        square = ((63 - exponent) * LN2 - (f - (f - _polynomial(LOG, s2) * s2) * s)) * 2.0
         radius = np.copysign(np.sqrt(square), shifted)
-        half = j[piece] * _ANGLE
+        half = j[piece] * ANGLE
         h2 = half * half
-        sine = _polynomial(_SINE, h2) * h2 * half + half
-        cosine = 1.0 - (h2 * 0.5 - _polynomial(_COSINE, h2) * (h2 * h2))
+        sine = _polynomial(SINE, h2) * h2 * half + half
+        cosine = 1.0 - (h2 * 0.5 - _polynomial(COSINE, h2) * (h2 * h2))
         x[piece] = (1.0 - sine * sine * 2.0) * radius
         y[piece] = sine * cosine * 2.0 * radius
 
@@ -143,24 +114,8 @@ def normals_of(words: npt.NDArray[np.uint64]) -> Doubles:
 
 @functools.cache
 def compiled() -> Transform | None:
-    """``_SOURCE`` by the machine's compiler; None where there is none, or where it makes other bits."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang") or "cc"
-    # No fused products: they round once where numpy rounds twice. The last two change no number.
-    options = ["-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "normals.c"), Path(folder, "normals.so")
-        source.write_text(_definitions() + _SOURCE, encoding="ascii")
-        command = [compiler, *options, "-shared", "-fPIC", str(source), "-o", str(library), "-lm"]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
-            function = ctypes.CDLL(str(library)).normals
-        except (OSError, AttributeError, subprocess.SubprocessError):
-            return None
-
-    def transform(i: Words, j: Words, x: Doubles, y: Doubles) -> None:
-        function(*(ctypes.c_void_p(array.ctypes.data) for array in (i, j, x, y)), ctypes.c_int64(len(i)))
-
-    return transform if _agree(transform) else None
+    """A faster way that makes the same bits, if an installed package has one that works here."""
+    return next((made for make in FASTER.values() if (made := make()) is not None and _agree(made)), None)
 
 
 def _agree(transform: Transform) -> bool:

@@ -13,6 +13,7 @@ import torch
 from scipy.stats import kstest
 
 from adadp import normals
+from adadp.app import compiled_normals
 from adadp.normals import COMPILE, compiled, in_numpy, normals_of
 from adadp.randomness import SecureSource, SeededSource
 
@@ -123,10 +124,10 @@ def refused(*_, **__):
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
     [
-        (normals.shutil, "which", lambda _: None),
-        (normals.shutil, "which", lambda _: "/no/such/compiler"),
-        (normals.subprocess, "run", refused),
-        (normals.ctypes, "CDLL", refused),
+        (compiled_normals.shutil, "which", lambda _: None),
+        (compiled_normals.shutil, "which", lambda _: "/no/such/compiler"),
+        (compiled_normals.subprocess, "run", refused),
+        (compiled_normals.ctypes, "CDLL", refused),
     ],
     ids=["none on the path", "gone", "no process may be started", "no library may be loaded"],
 )
@@ -153,8 +154,8 @@ def test_without_a_compiler_the_bits_are_the_same(owner, name, broken, monkeypat
     ids=["a last bit", "edges only", "signs", "u near 1", "does not compile"],
 )
 def test_compiled_code_that_makes_other_bits_is_not_used(right, wrong, monkeypatch, fresh):
-    assert right in normals._SOURCE
-    monkeypatch.setattr(normals, "_SOURCE", normals._SOURCE.replace(right, wrong))
+    assert right in compiled_normals._SOURCE
+    monkeypatch.setattr(compiled_normals, "_SOURCE", compiled_normals._SOURCE.replace(right, wrong))
     assert compiled() is None
 
 
@@ -168,7 +169,7 @@ def test_fused_products_would_be_noticed(monkeypatch, fresh):
 
     plain = compiled()
     compiled.cache_clear()
-    monkeypatch.setattr(normals.subprocess, "run", fused)
+    monkeypatch.setattr(compiled_normals.subprocess, "run", fused)
     other = compiled()
     assert plain is not None
     if other is not None:  # a processor without fused products
@@ -196,6 +197,6 @@ def test_normals_are_normal(source, compiling, monkeypatch):
 
 
 def test_a_library_is_not_left_behind(monkeypatch, fresh, tmp_path):
-    monkeypatch.setattr(normals.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(compiled_normals.tempfile, "tempdir", str(tmp_path))
     compiled()
     assert not list(tmp_path.iterdir())
