@@ -128,6 +128,16 @@ class TestFiles:
         assert len(records) == read[0] < ROWS
         assert sum(len(part) for part, _ in parts) + len(records) == ROWS
 
+    def test_a_file_that_is_replaced_stays_as_hidden_and_a_link_stays_a_link(self, place, tmp_path):
+        (tmp_path / "a.csv").write_text("old")
+        (tmp_path / "a.csv").chmod(0o600)
+        (tmp_path / "link.csv").symlink_to(tmp_path / "a.csv")
+        run("predict", place / "run", "--input", place / "new.csv", "--output", tmp_path / "link.csv")
+        assert (tmp_path / "link.csv").is_symlink()
+        assert len((tmp_path / "a.csv").read_text().splitlines()) == ROWS + 1
+        assert (tmp_path / "a.csv").stat().st_mode & 0o777 == 0o600
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv", "link.csv"]
+
     def test_an_open_file_is_written_to(self, place):
         stream = io.StringIO()
         loaded = load_model(place / "run")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections import Counter
 
 import pytest
@@ -322,3 +324,12 @@ def test_a_schedule_over_the_epochs_is_charged_as_its_steps_are(sampling, steps,
         **clips,
     )
     assert flatten(plan.event()) == Counter(plan.charge_at(step) for step in range(steps))
+
+
+def test_a_plan_that_has_been_asked_is_pickled_and_copied_as_it_was_made():
+    plan = plan_for(epsilon=2, delta=1e-5, records=1000, batch_size=100, steps=5)
+    charges = [plan.charge_at(step) for step in range(5)]
+    for other in (pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan)):
+        assert other == plan
+        assert [other.charge_at(step) for step in range(5)] == charges
+        assert other.event() == plan.event()

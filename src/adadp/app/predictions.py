@@ -42,7 +42,7 @@ def write_predictions(
     ``output`` is a path, Parquet by its ending (.parquet, .pq) and CSV otherwise, or an open text file. A record is
     named by its cell in ``id_column``, or by its number, counting from 0.
     """
-    path = None if hasattr(output, "write") else Path(os.fspath(output))
+    path = None if hasattr(output, "write") else Path(os.path.realpath(output))
     parquet = path is not None and path.suffix.lower() in (".parquet", ".pq")
     if parquet and json_lines:
         raise InputError(f"{path} is a Parquet file by its ending, and JSON was asked for.", fix="Keep one of the two.")
@@ -52,7 +52,7 @@ def write_predictions(
     if name in columns[1:]:
         raise InputError(f"The column {name!r} has the name of a prediction.", fix="Rename it in the file.")
     beside = [] if id_column is None else [id_column]
-    folder = None if path is None or not path.parent.is_dir() else path.parent
+    folder = None if path is None or not os.access(path.parent, os.W_OK) else path.parent
     with tempfile.TemporaryDirectory(prefix=".adadp-", dir=folder) as place:
         written = Path(place) / "predictions"
         if parquet:
@@ -84,10 +84,12 @@ def _hand_over(written: Path, output: Any) -> None:
     if not isinstance(output, Path):
         with written.open(encoding="utf-8", newline="") as file:
             shutil.copyfileobj(file, output)
-    elif output.exists() and not output.is_file():
+    elif output.exists() and not (output.is_file() and os.access(output.parent, os.W_OK)):
         with written.open("rb") as file, output.open("wb") as stream:
             shutil.copyfileobj(file, stream)
     else:
+        if output.exists():
+            shutil.copymode(output, written)
         os.replace(written, output)
 
 
