@@ -99,9 +99,9 @@ def main() -> None:
         f"A decoder of {options.layers} layers and {parameters / 1e6:.0f} million parameters "
         f"({4 * parameters / 1e6:.0f} MB in float32), {PROCESSES} processes on two cores, one thread each, gloo over "
         f"loopback, {BATCH} texts of {PLACES} words a step, SGD. Memory is the most that a process had beyond what it "
-        "had before the model was built: in a step, and until the first one, where a private side looks the model over; "
-        "megabytes are all that crossed the network in a "
-        "step, headers and confirmations included. The machine was busy with other work: seconds are rough. "
+        "had before the model was built: in a step, and until the first one, where a private side looks the model "
+        "over; megabytes are all that crossed the network in a step, "
+        "headers and confirmations included. The machine was busy with other work: seconds are rough. "
         f"{known['cpu']}; {versions_text(known)}; {known['date']}.",
         "",
         *table(
