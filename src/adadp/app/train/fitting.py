@@ -218,12 +218,18 @@ def fit(
         example=example,
         input_shape=shape,
         watch=watch,
-        asked=Asked() if groups is None else Asked(groups=Groups.of("group", list(groups))),
+        asked=Asked(groups=_groups(groups)),
     )
 
 
 SETTINGS = [name for name in settings_of(TrainConfig) if name not in {*_COMMAND_LINE_ONLY, *signature(fit).parameters}]
 """The settings that ``fit`` takes as they are."""
+
+
+def _groups(groups: Sequence[object] | None) -> Groups | None:
+    if groups is not None and (isinstance(groups, str) or not hasattr(groups, "__len__") or not len(groups)):
+        raise InputError(f"groups is {groups!r}.", fix="Pass a value for each record of test.")
+    return None if groups is None else Groups.of("group", list(groups))
 
 
 def _stages(features: str | Stage | Sequence[Stage] | None) -> tuple[Stage, ...]:
