@@ -182,6 +182,7 @@ def test_every_field_counts_for_the_digest(name):
     looking = TrainConfig("mnist", epsilon=1.0, delta=1e-5, noise_schedule=NOISY, validation=5)
     public = TrainConfig("mnist", epsilon=1.0, delta=1e-5, noise_schedule=LOOKS)
     bases = {"validation": looking, "validation_public": public, "validation_data": public}
+    bases |= dict.fromkeys(("holdout_noise", "target_range"), base.replace(holdout="10%"))
     others = {
         "model": "cnn", "epsilon": 1.0, "rho": 1.0, "steps": 3, "batch_size": 2, "clip_norm": 1.0,
         "lr_schedule": "uniform:s0=1",
@@ -191,7 +192,8 @@ def test_every_field_counts_for_the_digest(name):
         "device": "cuda", "records": 9, "allow_nonprivate": True, "noise_multiplier": 2.0, "validation_public": True,
         "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1, "keep_noise": True, "ema": 0.5, "tensorboard": True,
         "arithmetic": "exact", "precision": "bf16", "compile": True,
-        "class_weights": "1,7", "class_priors": "0.9,0.1", "threshold": 0.1,
+        "class_weights": "1,7", "class_priors": "0.9,0.1", "threshold": 0.1, "holdout": "9%", "holdout_noise": 3.0,
+        "target_range": "0,7",
     }  # fmt: skip
     texts = (
         "data",
