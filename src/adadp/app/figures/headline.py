@@ -108,7 +108,8 @@ def lines(figures: Figures) -> tuple[str, ...]:
     name = next((each for each in ("recall", "accuracy", "mae") if each in gap), None)
     if name is not None:
         size = _percent(gap[name], points=True) if name in SHARES else f"{gap[name]:.4g}"
-        found.append(f"The largest gap in {NAMES[name].lower()} between groups by {figures['groups']['by']}: {size}.")
+        called = NAMES[name] if name == "mae" else NAMES[name].lower()
+        found.append(f"The largest gap in {called} between groups by {figures['groups']['by']}: {size}.")
     return tuple(found)
 
 

@@ -103,7 +103,9 @@ def _groups(figures: Figures) -> list[Part]:
     gaps = groups["gaps"]
     rows.append(("Largest gap", "", *(written(name, gaps.get(name)) for name in names)))
     columns = (groups["by"], "Records", *(NAMES[name] for name in names))
-    caption = "Of few records a difference may be chance. Called positive is the share that is called so, right or not."
+    caption = "Of few records a difference may be chance."
+    if "called" in names:
+        caption += " Called positive is the share that is called so, right or not."
     return [Table(columns, tuple(rows), caption, wide=True)]
 
 
