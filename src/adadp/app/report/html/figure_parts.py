@@ -80,15 +80,14 @@ def _by_class(figures: Figures) -> list[Part]:
         caption = f"The {_MOST_ROWS} classes of which the smallest share is found. {caption}"
     rows = tuple(
         (
-            each["class"],
-            whole(round(each["records"])),
+            f"{each['class']}: {whole(round(each['records']))}",
             written("recall", each["recall"]),
             written("precision", each["precision"]),
         )
         for each in classes
     )
     at = f" at threshold {figures['threshold']:g}" if "threshold" in figures else ""
-    return [Table((f"Class{at}", "Records", "Recall", "Precision"), rows, caption)]
+    return [Table((f"Class and its records{at}", "Recall", "Precision"), rows, caption)]
 
 
 def _groups(figures: Figures) -> list[Part]:
