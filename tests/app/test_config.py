@@ -195,7 +195,8 @@ def test_every_field_counts_for_the_digest(name):
         "device": "cuda", "records": 9, "allow_nonprivate": True, "noise_multiplier": 2.0, "validation_public": True,
         "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1, "keep_noise": True, "ema": 0.5, "tensorboard": True,
         "arithmetic": "exact", "precision": "bf16", "compile": True,
-        "class_weights": "1,7", "class_priors": "0.9,0.1", "threshold": 0.1, "holdout": "10%", "target_range": "0,3",
+        "class_weights": "1,7", "class_priors": "0.9,0.1", "threshold": 0.1, "holdout": "9%", "holdout_noise": 3.0,
+        "target_range": "0,7",
     }  # fmt: skip
     texts = (
         "data",

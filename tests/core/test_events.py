@@ -35,6 +35,7 @@ from adadp.events import (
     Selection,
     SelectionMechanism,
     ZcdpCost,
+    describe,
     from_json,
     to_json,
 )
@@ -362,3 +363,11 @@ def test_a_sample_of_a_sample_is_refused_however_it_is_wrapped(wrap, event):
     ]:
         with pytest.raises(EventError, match=f"{name} holds {type(event).__name__}: a sample of a sample"):
             outer()
+
+
+def test_a_release_of_held_out_records_says_so():
+    held = GaussianRelease(4.0, held_out=True)
+    assert describe(held) == "Gaussian(sigma=4, held-out records)"
+    assert held != GaussianRelease(4.0)
+    with pytest.raises(EventError, match="held_out must be true or false"):
+        GaussianRelease(4.0, held_out=1)

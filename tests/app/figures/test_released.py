@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from figure_cases import scored
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadp.app.figures import classes_figures, headline
+from adadp.app.figures import classes_figures, headline, lines
 from adadp.app.figures.released import (
     EDGES,
     bound_of_numbers,
@@ -18,6 +20,7 @@ from adadp.app.figures.released import (
     number_figures,
     number_sums,
 )
+from adadp.app.report.html.figure_parts import figures_section, key_figures
 
 pytestmark = pytest.mark.fast
 
@@ -50,6 +53,25 @@ def test_a_record_of_numbers_moves_the_sums_by_at_most_their_bound(values):
 
 def test_some_record_of_numbers_reaches_the_bound():
     assert np.linalg.norm(number_sums(np.array([[30.0]]), np.array([[0.0]]), [(0, 30)])) == bound_of_numbers(1)
+
+
+SUMS = st.lists(st.floats(-1e4, 1e5), min_size=24, max_size=24)
+
+
+def worded(figures):
+    """All that is said of figures; a run says it after its last charge, so nothing may fail here."""
+    section = figures_section(figures, "title", "text", "held-")
+    return headline(figures), lines(figures), key_figures(figures), section, json.dumps(figures, allow_nan=False)
+
+
+@settings(max_examples=15, deadline=None)
+@given(SUMS, st.floats(1e-3, 1e3), st.sampled_from([0.5, 0.02, 0.9]))
+def test_whatever_the_noise_makes_of_the_sums_can_be_worded(sums, spread, threshold):
+    assert worded(class_figures(sums, spread, ("no", "yes"), records=40, threshold=threshold))
+    assert worded(class_figures(sums, spread, tuple(map(str, range(12))), records=40, threshold=0.5))
+    targets = [(each, sums[:1] + sums[1 + 4 * each :][:4]) for each in range(2)]
+    for _, each in targets:
+        assert worded(number_figures(each, spread, ["days"], [(0, 30)], records=40))
 
 
 def test_without_noise_they_are_the_figures_of_the_records():

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adadp.app.figures import Groups, baseline, classes_figures, headline, lines, number_figures
 from adadp.app.figures.scores import Ranking, brier, calibration, explained, log_loss
+from adadp.app.report.html.figure_parts import figures_section, key_figures
 from adadp.errors import InputError
 
 pytestmark = pytest.mark.fast
@@ -137,6 +139,21 @@ def test_groups_have_their_own_figures_and_the_gap_is_between_the_extremes():
     rows = {row["group"]: row for row in found["rows"]}
     assert rows["b"]["recall"] == pytest.approx(of_b)
     assert found["gaps"]["recall"] == pytest.approx(abs(rows["a"]["recall"] - rows["b"]["recall"]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 4), st.data())
+def test_few_records_have_figures_that_can_be_worded(kinds, data):
+    size = data.draw(st.integers(1, 4))
+    labels = np.array(data.draw(st.lists(st.integers(0, kinds - 1), min_size=size, max_size=size)))
+    probabilities = np.eye(kinds)[data.draw(st.lists(st.integers(0, kinds - 1), min_size=size, max_size=size))]
+    groups = Groups.of("ward", data.draw(st.lists(st.sampled_from("ab"), min_size=size, max_size=size)))
+    figures = classes_figures(probabilities, labels, tuple("abcd"[:kinds]), groups=groups)
+    assert headline(figures)
+    assert lines(figures)
+    assert key_figures(figures)
+    assert figures_section(figures, "title", "text", "")
+    json.dumps(figures, allow_nan=False)
 
 
 def test_groups_that_name_no_group_are_refused():

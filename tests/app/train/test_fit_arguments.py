@@ -84,6 +84,15 @@ SENSELESS = {
     + [{"example": (X, Y), "features": "standardise:noise_multiplier=9"}],
     "arithmetic": [{"arithmetic": value} for value in ("slow", 5, True)],
     "test": [{"test": value} for value in (5, "test", X, (X, Y[:-1]), (X,))],
+    "groups": [{"groups": 5, "test": TEST}, {"groups": ["a"] * 60}, {"groups": ["a"], "test": TEST}],
+    "class_weights": [{"class_weights": value} for value in (5, "1", "1,2,3", "a,b", (1, 0))],
+    "class_priors": [{"class_priors": value} for value in (5, "1", "1,19", "0.2,0.3,0.5")],
+    "threshold": [{"threshold": value, "test": TEST} for value in (0, 1, "0.5", "recall=0.9")] + [{"threshold": 0.3}],
+    "holdout": [{"holdout": value, "holdout_noise": 5.0} for value in (0, 1, "ten", True, "100%", "99.9%")]
+    + [{"holdout": "10%"}],
+    "holdout_noise": [{"holdout_noise": 5.0}, {"holdout": "10%", "holdout_noise": -1.0}],
+    "target_range": [{"target_range": "0,1"}]
+    + [{"holdout": "10%", "holdout_noise": 5.0, "target_range": value} for value in ("1,0", "0", 5, "0,1")],
     "evaluate": [{"evaluate": 5}, {"evaluate": lambda model: None}],
     "validation": [
         {"validation": TEST},
@@ -145,6 +154,12 @@ EFFECT = {
     "input_bound": {"input_bound": 0.5},
     "features": {"features": "standardise:noise_multiplier=9"},
     "clip_norm": {"clip_norm": Automatic(0.5)},
+    "groups": {"groups": ["a", "b"] * 30, "test": TEST},
+    "class_weights": {"class_weights": "1,5"},
+    "class_priors": {"class_priors": "0.9,0.1"},
+    "threshold": {"threshold": 0.9, "test": TEST},
+    "holdout": {"holdout": "20%", "holdout_noise": 5.0},
+    "holdout_noise": {"holdout_noise": 50.0, "holdout": "20%", "epsilon": 8.0, "noise_multiplier": None},
     "clip_norm_schedule": {"clip_norm_schedule": lambda epoch: 0.5**epoch},
     "keep_noise": {"clip_norm_schedule": ExponentialDecay(1.0, 0.5), "keep_noise": True},
     "lr": {"lr": lambda epoch: 0.1 / (1 + epoch)},
@@ -171,7 +186,11 @@ EFFECT = {
     "searched": {"searched": 3},
     "allow_nonprivate": {"noise_multiplier": 0, "allow_nonprivate": True},
 }
+BESIDE = {"keep_noise", "evaluate_every", "groups", "threshold", "holdout_noise"}
+"""Arguments that mean something beside another one only."""
+
 ELSEWHERE = {
+    "target_range": "needs targets that are numbers: tests/app/train/test_holdout.py",
     "compile": "changes nothing but rounding: tests/app/test_compiled_passes.py",
     "chunk_size": "the result does not depend on it: tests/test_step.py",
     "memory_limit_mb": "the size of a chunk, on which the result does not depend",
@@ -206,9 +225,7 @@ def plain(tmp_path_factory) -> str:
 
 @pytest.mark.parametrize("name", EFFECT)
 def test_a_sensible_value_has_an_effect(name, plain, tmp_path):
-    beside = {
-        key: value for key, value in EFFECT[name].items() if key != name and name in {"keep_noise", "evaluate_every"}
-    }
+    beside = {key: value for key, value in EFFECT[name].items() if key != name and name in BESIDE}
     before = observed(tmp_path / "before", **beside) if beside else plain
     assert observed(tmp_path / "run", **EFFECT[name]) != before
 

@@ -231,3 +231,29 @@ def test_a_share_has_one_spelling():
     spellings = [run(holdout=each, steps=1).plan for each in ("10%", 0.1, "0.1", " 10 %")]
     assert len(set(spellings)) == 1
     assert spellings[0].records == 900
+
+
+class _Overflowing(nn.Module):
+    """Says no number of one test record."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, outputs)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.linear(values) + torch.where(values[:, :1] > 50, torch.nan, 0.0)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_model_that_says_no_number_of_a_test_record_ends_all_the_same(tmp_path, outputs):
+    values, labels = records()
+    test = (
+        torch.cat([values[:50] + 0.5, torch.full((1, 4), 99.0)]),
+        labels[:51].float() if outputs == 1 else labels[:51],
+    )
+    loss = "mse" if outputs == 1 else "cross-entropy"
+    data = (values, labels.float()) if outputs == 1 else (values, labels)
+    settings = {**SETTINGS, "holdout_noise": None, "seed": 1}
+    result = fit(_Overflowing(outputs), data, test=test, loss=loss, out=tmp_path / "run", **settings)
+    assert result.figures is None
+    assert failed(tmp_path / "run") == []

@@ -128,7 +128,7 @@ REFUSED = {
     "no test records": ({"test": (TEST[0][:0], TEST[1][:0])}, "length above 0"),
     "test that is no pair": ({"test": TEST[0]}, "pair of tensors"),
     "test and evaluate": ({"test": TEST, "evaluate": lambda model: 1.0}, "Both test and evaluate"),
-    "test of a loss": ({"test": TEST, "loss": of_dict, "data": {"x": FEATURES, "y": LABELS}}, "cross-entropy losses"),
+    "test of a loss": ({"test": TEST, "loss": of_dict, "data": {"x": FEATURES, "y": LABELS}}, "losses with a name"),
     "evaluate that fails": ({"evaluate": lambda model: "good"}, "evaluate returned str"),
     "batch_size": ({"batch_size": 561}, "batch_size must not exceed"),
     "no batch": ({"batch_size": None}, "batch_size must be a whole number"),

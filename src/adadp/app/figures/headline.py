@@ -57,16 +57,16 @@ def baseline(figures: Figures) -> str | None:
         of = "" if len(figures["targets"]) == 1 else f" of {', '.join(worse[:_MOST_NAMED])}"
         return f"no better than always answering the mean{of}"
     largest = max(figures["classes"], key=lambda each: each["records"])
-    if sum(each["records"] > 0 for each in figures["classes"]) < 2:
+    if not figures.get("noisy") and sum(each["records"] > 0 for each in figures["classes"]) < 2:
         return f"nothing to tell apart: all records are of class {largest['class']}"
-    right = round(_at_best(figures, figures, "accuracy") * sum(each["records"] for each in figures["classes"]))
+    right = _at_best(figures, figures, "accuracy") * sum(each["records"] for each in figures["classes"])
     low = figures["figures"].get("auroc", {}).get("low")
     if low is not None and low <= 0.5 and not even(figures):
         return "no better than guessing"
     chosen = figures.get("threshold", 0.5) != 0.5  # then to find more is worth some accuracy
     if chosen and (_value(figures, "recall") or 0) > (_value(figures, "false_alarms") or 0):
         return None
-    if right <= largest["records"]:
+    if right < largest["records"] + 0.5:
         return f"no better than always answering {largest['class']}"
     return None
 
@@ -108,7 +108,8 @@ def lines(figures: Figures) -> tuple[str, ...]:
     name = next((each for each in ("recall", "accuracy", "mae") if each in gap), None)
     if name is not None:
         size = _percent(gap[name], points=True) if name in SHARES else f"{gap[name]:.4g}"
-        found.append(f"The largest gap in {NAMES[name].lower()} between groups by {figures['groups']['by']}: {size}.")
+        called = NAMES[name] if name == "mae" else NAMES[name].lower()
+        found.append(f"The largest gap in {called} between groups by {figures['groups']['by']}: {size}.")
     return tuple(found)
 
 

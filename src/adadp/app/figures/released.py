@@ -21,7 +21,9 @@ variance that their means allow) and noise is added, and the figure computed aga
     =========================================================  =======================================================
     a class with fewer records than three standard deviations  no figure that divides by their number: None
     of the noise in it
-    a sum below 0, a share beyond 0 or 1                       0, or the nearer end
+    a share beyond 0 or 1                                      the nearer end
+    a sum of errors within one standard deviation of the       no figure of that error: None
+    noise in it
     AUROC                                                      of the bins, with half of each pair in one bin: up to
                                                                about 0.01 below that of the scores
 """
@@ -162,11 +164,11 @@ def _errors(sums: Floats, spread: float, width: float) -> dict[str, float | None
     if count <= _ENOUGH * spread:
         return {"mae": None, "rmse": None, "r2": None}
     variance = levels / count - (level / count) ** 2  # of u, which has twice the width of the range in [-1, 1]
-    explained = None if variance * count <= _ENOUGH * spread else 1 - 4 * max(square, 0.0) / count / variance
+    known = square > spread
     return {
-        "mae": width * max(distance, 0.0) / count,
-        "rmse": width * math.sqrt(max(square, 0.0) / count),
-        "r2": None if explained is None else min(1.0, explained),
+        "mae": width * distance / count if distance > spread else None,
+        "rmse": width * math.sqrt(square / count) if known else None,
+        "r2": 1 - 4 * square / count / variance if known and variance * count > _ENOUGH * spread else None,
     }
 
 

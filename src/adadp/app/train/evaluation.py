@@ -108,9 +108,14 @@ class NumberRecords(TestRecords):
         names = ["target"] if width == 1 else [f"target {place + 1}" for place in range(width)]
         return self.asked.targets or tuple(Target(name, count=is_of_counts(self.loss)) for name in names)
 
-    def look(self, model: nn.Module) -> tuple[Evaluated, dict[str, Any]]:
-        """The mean absolute error, of several targets the mean of theirs; and every figure of every target."""
+    def look(self, model: nn.Module) -> tuple[Evaluated, dict[str, Any] | None]:
+        """The mean absolute error, of several targets the mean of theirs; and every figure of every target.
+
+        None where the model does not say numbers.
+        """
         targets, found = self.values(model)
+        if not np.isfinite(found).all():
+            return Evaluated("MAE", None, low=0.0), None
         figures = number_figures(targets, found, [each.name for each in self.aims], groups=self.asked.groups)
         return Evaluated("MAE", float(np.abs(targets - found).mean()), low=0.0), figures
 
@@ -176,12 +181,12 @@ class LabelledRecords(TestRecords):
         return tuple(tuple(row) for row in counts.reshape(size, size).tolist())
 
     def _figures(self, parts: Iterable[Scored]) -> dict[str, Any] | None:
-        """Every figure of the model; None of labels that are no classes, or several to a record."""
+        """Every figure of the model; None of labels that are no classes, or several to a record, and of scores NaN."""
         whole = self.labels.long()
         if self.labels.numel() != len(self.labels) or bool((whole != self.labels).any()):
             return None
         said = torch.cat([probabilities_of(scores, self.loss) for _, scores in parts])
-        if said.dim() != 2 or int(whole.max()) >= said.shape[1]:
+        if said.dim() != 2 or int(whole.max()) >= said.shape[1] or bool(said.isnan().any()):
             return None
         names, threshold = self.asked.names(self.classes), self.asked.threshold
         return classes_figures(

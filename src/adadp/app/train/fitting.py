@@ -241,7 +241,7 @@ def fit(
         record_unit=None if config.unit is None else record_of(config.unit),
         input_shape=shape,
         watch=watch,
-        asked=Asked() if groups is None else Asked(groups=Groups.of("group", list(groups))),
+        asked=Asked(groups=_groups(groups)),
     )
 
 
@@ -267,6 +267,12 @@ def _with_units(
         refuse_shared(known, codes_of(test_units, name)[1], name)
     notes = (NOT_COMPARED,) if test is not None and test_units is None else ()
     return data, Units(codes, ROWS_PER_UNIT if rows_per_unit is None else rows_per_unit), test, notes
+
+
+def _groups(groups: Sequence[object] | None) -> Groups | None:
+    if groups is not None and (isinstance(groups, str) or not hasattr(groups, "__len__") or not len(groups)):
+        raise InputError(f"groups is {groups!r}.", fix="Pass a value for each record of test.")
+    return None if groups is None else Groups.of("group", list(groups))
 
 
 def _stages(features: str | Stage | Sequence[Stage] | None) -> tuple[Stage, ...]:

@@ -104,6 +104,12 @@ class Measured:
         if config.holdout is None or held is None or aside is None:
             return None
         size = (config.records or len(held.held)) - held.records
+        if config.target_range is not None and (self.asked.targets or not is_of_numbers(self.loss)):
+            raise InputError(
+                "`target_range` is given, and the targets are classes, or have declared ranges.",
+                why="It would be ignored.",
+                fix="Leave it out.",
+            )
         if is_of_numbers(self.loss):
             width = aside[1].reshape(len(aside[1]), -1).shape[1] if aside[1].dim() > 1 else 1
             targets, count = self.asked.targets, is_of_counts(self.loss)

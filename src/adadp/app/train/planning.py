@@ -67,14 +67,18 @@ def plan_of(spec: RunSpec, records: int) -> Plan:
         _check_certifiable(draft, config)
         return draft
     refuse_spent(draft, target)
-    trained = replace(draft, held=None)  # what is released of records kept aside is within the target by itself
+    if draft.held is not None:  # what is released of records kept aside is within the target by itself
+        return replace(_within(replace(draft, held=None), noise, target, has_length), held=draft.held)
+    return _within(draft, noise, target, has_length)
+
+
+def _within(draft: Plan, noise: OpenSchedule, target: Target, has_length: bool) -> Plan:
+    """``draft`` with what its noise or its length leave open, so that it lands on ``target``."""
     if not has_length:
-        trained = _longest(trained, noise.known(), target)
-    elif noise.unknown == "k":
-        trained = trained.with_noise(noise.closed(_fastest(trained, noise, target)))
-    else:
-        trained = scaled_to(trained, target)
-    return replace(trained, held=draft.held)
+        return _longest(draft, noise.known(), target)
+    if noise.unknown == "k":
+        return draft.with_noise(noise.closed(_fastest(draft, noise, target)))
+    return scaled_to(draft, target)
 
 
 def refuse_large_delta(config: TrainConfig | SimpleNamespace, records: int) -> None:

@@ -80,15 +80,14 @@ def _by_class(figures: Figures) -> list[Part]:
         caption = f"The {_MOST_ROWS} classes of which the smallest share is found. {caption}"
     rows = tuple(
         (
-            each["class"],
-            whole(round(each["records"])),
+            f"{each['class']}: {whole(round(each['records']))}",
             written("recall", each["recall"]),
             written("precision", each["precision"]),
         )
         for each in classes
     )
     at = f" at threshold {figures['threshold']:g}" if "threshold" in figures else ""
-    return [Table((f"Class{at}", "Records", "Recall", "Precision"), rows, caption)]
+    return [Table((f"Class and its records{at}", "Recall", "Precision"), rows, caption)]
 
 
 def _groups(figures: Figures) -> list[Part]:
@@ -103,7 +102,9 @@ def _groups(figures: Figures) -> list[Part]:
     gaps = groups["gaps"]
     rows.append(("Largest gap", "", *(written(name, gaps.get(name)) for name in names)))
     columns = (groups["by"], "Records", *(NAMES[name] for name in names))
-    caption = "Of few records a difference may be chance. Called positive is the share that is called so, right or not."
+    caption = "Of few records a difference may be chance."
+    if "called" in names:
+        caption += " Called positive is the share that is called so, right or not."
     return [Table(columns, tuple(rows), caption, wide=True)]
 
 
