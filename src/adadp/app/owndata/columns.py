@@ -46,7 +46,7 @@ Features: TypeAlias = NDArray[np.float32]
 
 BINS = (4, 8, 16, 32)
 """Into how many bins a range is divided where the schema does not say."""
-LOG_BINS = (8, 32, 128)
+LOG_BINS = (8, 32, 128, 512)
 """The same for a range with ``log``."""
 DECADES = 3
 """How far below the upper end a range with ``log`` begins, in powers of ten."""
