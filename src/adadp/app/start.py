@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from adadp import checks
+from adadp.app.budgets.counting import check_run
 from adadp.app.config import TrainConfig
 from adadp.app.features import Progress, Shape, Stage, extract, extract_both, fixed_first
 from adadp.app.hub_models import PREFIX, HubModel
 from adadp.app.inputs import Inputs, load_inputs
 from adadp.app.language import NextToken, bits_on, next_value_loss
 from adadp.app.owndata import is_own
-from adadp.app.resolve import fitted, resolve
+from adadp.app.resolve import fitted, public_records, resolve, training_records
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec
 from adadp.app.train import (
@@ -28,6 +29,7 @@ from adadp.app.train import (
     refuse_training_records,
     train,
 )
+from adadp.app.train.planning import plan_of
 from adadp.app.zoo.models import build_model
 from adadp.ranks import joined, together
 
@@ -43,6 +45,8 @@ def start(
     """Train what ``config`` describes; with ``out``, in a folder of its own."""
     check_board(config, out)
     spec = resolve(config)
+    if spec.config.budget is not None and public_records(config) is not None:
+        check_run(spec, plan_of(spec, training_records(spec.config)))  # before any data is read
     records = _in_turn(spec, progress)
     return run_on(records, fitted(spec, config, len(records.train[0])), out, watch=watch)
 

@@ -1,5 +1,7 @@
 """The schema: what is publicly known about a file before anyone looks at a value. TOML, checked when it is read.
 
+budget = "people.budget"           the budget that every run on the data is counted in (adadp budget), beside the schema
+
 [target]
 column = "income"                  the column to predict; only for tables
 classes = ["<=50K", ">50K"]        every class by name, or their number: 10 stands for "0" to "9"
@@ -67,9 +69,9 @@ _COLUMN_KEYS = {
 }
 _KINDS = 'Write kind = "number" with low and high, kind = "category" with values or buckets, or kind = "ignore".'
 _USES = {
-    "table": ("columns", "target", "classes", "delimiter"),
-    "npz": ("classes",),
-    "images": ("classes", "size", "mode"),
+    "table": ("columns", "target", "classes", "delimiter", "budget"),
+    "npz": ("classes", "budget"),
+    "images": ("classes", "size", "mode", "budget"),
 }
 
 
@@ -83,6 +85,8 @@ class Schema:
     delimiter: str | None = None
     size: tuple[int, int] | None = None
     mode: str | None = None
+    budget: str | None = None
+    """The file of the budget of the data, as it is written in the schema."""
 
     def for_kind(self, kind: str) -> Schema:
         """The schema, if all it declares is used by data of this ``kind`` (table, npz or images)."""
@@ -116,7 +120,7 @@ def load_schema(path: str | os.PathLike[str]) -> Schema:
 
 def parse_schema(values: Mapping[str, Any]) -> Schema:
     """The schema with the declarations ``values``, as TOML or JSON read them."""
-    _refuse_unknown("the schema", values, (*_KEYS, "columns"))
+    _refuse_unknown("the schema", values, (*_KEYS, "columns", "budget"))
     parts = {name: _section(values, name, keys) for name, keys in _KEYS.items()}
     declared = values.get("columns", {})
     if not isinstance(declared, Mapping):
@@ -135,7 +139,10 @@ def parse_schema(values: Mapping[str, Any]) -> Schema:
     mode = parts["images"].get("mode")
     if mode is not None and mode not in MODES:
         raise InputError(f"images.mode must be one of {', '.join(MODES)}, got {mode!r}.", fix='Write mode = "RGB".')
-    return Schema(tuple(columns), target, classes, delimiter, _size(parts["images"]), mode)
+    budget = values.get("budget")
+    if budget is not None and (not isinstance(budget, str) or not budget.strip() or not budget.isprintable()):
+        raise InputError(f"budget must be the path of a file, got {budget!r}.", fix='Write budget = "people.budget".')
+    return Schema(tuple(columns), target, classes, delimiter, _size(parts["images"]), mode, budget)
 
 
 def as_names(classes: object) -> tuple[str, ...]:

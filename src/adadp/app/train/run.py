@@ -301,6 +301,7 @@ class Run:
         notes: Iterable[str] = (),
         learned: Mapping[str, Tensor] | None = None,
         encoder: Mapping[str, Any] | None = None,
+        data_budget: Mapping[str, Any] | None = None,
     ) -> TrainResult:
         """Measure, certify and save. A kill on the way leaves a checkpoint from which all of it is done again."""
         seconds = coarse_seconds(self.elapsed)
@@ -313,7 +314,7 @@ class Run:
         about = note_on_processes(self.processes, self.plan, exact=self.private.exact)
         notes = [*notes, *about, *notes_of(self.spec, self.plan)]
         certificate, confusion, out, self.accuracy, self.evaluation = self.ranks.from_first(
-            "certifying", lambda: self._certified(seconds, record_unit, notes, learned, encoder)
+            "certifying", lambda: self._certified(seconds, record_unit, notes, learned, encoder, data_budget)
         )
         self.model.eval()
         return TrainResult(
@@ -335,6 +336,7 @@ class Run:
         notes: Iterable[str],
         learned: Mapping[str, Tensor] | None,
         encoder: Mapping[str, Any] | None,
+        data_budget: Mapping[str, Any] | None,
     ) -> tuple[dict[str, Any], Confusion | None, Path | None, float | None, Evaluated | None]:
         """The last measurements and the certificate, when the folder of the run is complete."""
         found, confusion = self.looked()
@@ -360,6 +362,7 @@ class Run:
             learned=learned,
             encoder=encoder,
             budget=self.budget,
+            data_budget=data_budget,
             measured=None if folder is None else folder.measured_digests(),
         )
         if folder is not None:
