@@ -173,7 +173,9 @@ class TrainConfig:
         check=below(2**63, _count_from_0),  # the largest integer every TOML reader must keep
     )
     budget: str | None = privacy(
-        None, help="File of the data set's budget (adadp budget), in which the run is counted.", unset="as the schema says"
+        None,
+        help="File of the data set's budget (adadp budget), in which the run is counted.",
+        unset="as the schema says",
     )
     records: int | None = privacy(None, help="A public number in place of the exact size of the data.")
     searched: int = privacy(

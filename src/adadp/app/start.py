@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from adadp import checks
-from adadp.app.budgets.counting import check_run
 from adadp.app.config import TrainConfig
 from adadp.app.features import Progress, Shape, Stage, extract, extract_both, fixed_first
 from adadp.app.hub_models import PREFIX, HubModel
@@ -29,6 +28,7 @@ from adadp.app.train import (
     refuse_training_records,
     train,
 )
+from adadp.app.train.counting import check_run
 from adadp.app.train.planning import plan_of
 from adadp.app.zoo.models import build_model
 from adadp.ranks import joined, together

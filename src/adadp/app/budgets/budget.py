@@ -261,9 +261,7 @@ class BudgetFile:
             if released is not None and released.neighbours is not found.planned.neighbours:
                 raise LedgerError(f"The ledger of the run {run} is for other neighbours than it reserved for.")
             actual = None if released is None else to_json(released)
-            new.append(
-                Entry("settle", {"run": run, "released": actual, "head": head, "who": _who(), "time": _now()})
-            )
+            new.append(Entry("settle", {"run": run, "released": actual, "head": head, "who": _who(), "time": _now()}))
 
 
 def refuse_other(terms: Terms, event: Event, unit: str | None, path: Path) -> None:

@@ -4,7 +4,7 @@
              composition: the cost of what was chosen is itself an outcome, and no sum computed afterwards bounds it.
              What holds is a filter (Feldman and Zrnic 2021, Theorem 4.3): the log moments of one Renyi order, fixed
              before the first run, add up, and a run that would pass the budget is refused. A run that stopped early,
-             for whatever reason, counts with what it released: the theorem allows every release to depend on all before.
+             for whatever reason, counts with what it released: each release may depend on all before.
 ``planned``  All runs are reserved before the first begins. Then nothing is chosen, and their privacy losses are
              composed exactly, by the accountant pld, which admits more. Nothing is given back: a run that stopped early
              may have stopped because of what it released.
@@ -21,7 +21,7 @@ from typing import Protocol
 from adadp.accounting import accountant
 from adadp.app.accounting import RdpFilter
 from adadp.errors import AccountingError, InputError
-from adadp.events import Event, GaussianRelease, Neighbours, PoissonSampled, ZcdpCost, compose
+from adadp.events import Disjoint, Event, GaussianRelease, Neighbours, PoissonSampled, ZcdpCost, compose, flatten
 
 FILTER, PLANNED = "filter", "planned"
 _MOST = 1e4
@@ -47,7 +47,16 @@ class FilterRule:
 
     def share(self, events: Iterable[Event]) -> float:
         """The sum of the shares; ``UnsupportedEvent`` for an event without a theorem."""
-        return math.fsum(map(self._filter.share, events))
+        return math.fsum(map(self._share, events))
+
+    def _share(self, event: Event) -> float:
+        """Of disjoint parts, one of which has the record, the most expensive one counts: so do their log moments."""
+        found = flatten(event)
+        alone = {each: count for each, count in found.items() if not isinstance(each, Disjoint)}
+        parts = (
+            count * max(map(self._share, each.parts)) for each, count in found.items() if isinstance(each, Disjoint)
+        )
+        return math.fsum([*(count * self._filter.share(each) for each, count in alone.items()), *parts])
 
     @cached_property
     def _filter(self) -> RdpFilter:

@@ -266,9 +266,7 @@ def _check_file(path: Path) -> None:
     except OSError as error:
         raise _unusable(path, error) from error
     if size is None:
-        raise InputError(
-            f"There is no budget at {path}.", fix="Check the path, or make one with: adadp budget create."
-        )
+        raise InputError(f"There is no budget at {path}.", fix="Check the path, or make one with: adadp budget create.")
     if size > _LARGEST:
         raise _corrupt(path, "it is larger than any budget")
 

@@ -329,7 +329,7 @@ class Run:
             evaluation=self.evaluation,
         )
 
-    def _certified(
+    def _certified(  # noqa: PLR0917
         self,
         seconds: int,
         record_unit: str | None,

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_map
 
-from adadp.app.budgets.counting import Counted, reserve_run
 from adadp.app.compiled_passes import CompiledPasses
 from adadp.app.config import TrainConfig
 from adadp.app.features import Shape, Stage, WithFeatures, fixed_first, raw_bound, released_stages, whole_module
@@ -35,6 +34,7 @@ from adadp.app.runs import RunFolder
 from adadp.app.runs.anchor import Anchor
 from adadp.app.schedules import ValidationDecay
 from adadp.app.spec import RunSpec
+from adadp.app.train.counting import Counted, reserve_run
 from adadp.app.train.evaluation import Evaluate, Evaluation, LabelledRecords, accuracy_on, check_pair, named
 from adadp.app.train.feature_release import Preparation
 from adadp.app.train.planning import filter_of, plan_of, planned_budget
@@ -48,8 +48,8 @@ from adadp.errors import InputError, LedgerCorrupt
 from adadp.gradients.model_checks import check_model, plain_model
 from adadp.input_bound import InputBound
 from adadp.ledger import BudgetRule, Ledger, read_ledger
-from adadp.randomness import source_of
 from adadp.plan import Plan
+from adadp.randomness import source_of
 from adadp.ranks import Ranks, code_digest, joined, together
 from adadp.records import Data, Records, Stored, in_memory
 from adadp.sampling import sampler
@@ -131,7 +131,8 @@ def train(
     with ExitStack() as stack:
         budget = filter_of(config, plan) if plan.adaptive else None
         rule = planned_budget(spec.method, plan) if budget is None else budget
-        place = _Place(folder, out, spec, plan, rule, stack, moved=moved, anchored=anchored and config.seed is None)
+        noted = anchored and config.seed is None
+        place = _Place(folder, out, spec, plan, budget=rule, stack=stack, moved=moved, anchored=noted)
         private = PrivateGradients(
             passed,
             records,
@@ -173,7 +174,6 @@ def train(
         run.loop()
         learned = None if preparation is None else preparation.learned
         result = run.finish(record_unit, [*notes, *place.stated()], learned, encoder, place.budget_statement())
-        place.settle()
         return replace(result, model=whole(result.network))
 
 
@@ -221,9 +221,9 @@ class _Place:
         out: str | os.PathLike[str] | None,
         spec: RunSpec,
         plan: Plan,
+        *,
         budget: BudgetRule,
         stack: ExitStack,
-        *,
         moved: bool,
         anchored: bool,
     ) -> None:
@@ -261,11 +261,6 @@ class _Place:
         """What the certificate states of the budget that the run is counted in."""
         return None if self._counted is None else self._counted.statement()
 
-    def settle(self) -> None:
-        """The run has finished: its budget gets back what was not released."""
-        if self.folder is not None:
-            self._settle(self.folder.ledger_path)
-
     def stated(self) -> list[str]:
         """What the certificate states of where the run went on."""
         return [] if self.anchor is None or self.anchor.moved is None else [self.anchor.moved]
@@ -283,8 +278,11 @@ class _Place:
             self.folder.write_encoder(encoder)
 
     def _end(self) -> None:
-        """The files of a run that has finished tell no times but when it began, which its ledger says too."""
+        """The run has finished: its budget gets back what was not released, and its files tell no times but when it
+        began, which its ledger says too.
+        """
         if self.folder is not None and self.folder.finished:
+            self._settle(self.folder.ledger_path)
             self.folder.give_one_time(read_ledger(self.folder.ledger_path).began)
 
     def _begun(self, path: Path) -> Ledger:

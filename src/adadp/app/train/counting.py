@@ -134,9 +134,7 @@ def _named(config: TrainConfig) -> BudgetFile:
     return BudgetFile(Path(config.budget))
 
 
-def _with_advice(
-    error: BudgetExceeded, state: Snapshot, what_fits: Callable[[Snapshot], str] | None
-) -> BudgetExceeded:
+def _with_advice(error: BudgetExceeded, state: Snapshot, what_fits: Callable[[Snapshot], str] | None) -> BudgetExceeded:
     if what_fits is None or state.terms.kind == PLANNED:
         return error
     return BudgetExceeded(error.written[0], why=error.written[1], fix=what_fits(state))
