@@ -82,7 +82,7 @@ class Terms:
             Neighbours.parse(body["neighbours"]),
             _text(body["unit"]),
             body["rule"],
-            checks.positive("order", body["order"]) if "order" in body else None,
+            _order(body["order"]) if "order" in body else None,
         )
 
 
@@ -105,6 +105,8 @@ class CountedRun:
     """What it released, if it is settled; None: nothing."""
     head: str | None = None
     """The end of its ledger then."""
+    replaces: str | None = None
+    """Under the rule ``planned``: the run that gave back the same releases, in whose place it began."""
 
     @property
     def given_back(self) -> bool:
@@ -123,7 +125,7 @@ class Snapshot:
     def counted(self) -> Iterator[Event]:
         """What counts as released by the runs, each as planned until it is settled."""
         for run in self.runs:
-            if run.settled is None or self.terms.kind == PLANNED:
+            if run.settled is None or (self.terms.kind == PLANNED and not run.given_back):
                 yield run.planned
             elif run.released is not None:
                 yield run.released
@@ -199,9 +201,8 @@ class BudgetFile:
             neighbours,
             unit,
             kind,
-            order if order is None else checks.positive("order", order),
+            None if order is None else _order(order),
         )
-        terms.rule.share([])  # refuses an order that leaves nothing
         Store.create(path, Entry("create", {**terms.as_json(), "who": _who(), "time": _now()}))
         return cls(Path(path))
 
@@ -219,9 +220,12 @@ class BudgetFile:
             state = _snapshot(entries, self.path)
             refuse_other(state.terms, event, unit, self.path)
             if state.terms.kind == PLANNED:
-                run = _waiting(state, event, self.path).id
-                new.append(Entry("start", {"run": run, "who": _who(), "time": _now()}))
-                return run
+                run = _waiting(state, event, self.path)
+                if run.given_back:  # with another id: what is left of its folder must not go on beside the new one
+                    new.append(_reservation(event, command, run.id))
+                name = str(new[0].body["run"]) if new else run.id
+                new.append(Entry("start", {"run": name, "who": _who(), "time": _now()}))
+                return name
             refuse_beyond(state, [event], self.path)
             new.append(_reservation(event, command))
             return str(new[0].body["run"])
@@ -305,9 +309,11 @@ def refuse_beyond(state: Snapshot, events: list[Event], path: Path) -> None:
 
 
 def _waiting(state: Snapshot, event: Event, path: Path) -> CountedRun:
-    """A reservation for just these releases on which nothing has begun."""
+    """A reservation for just these releases on which nothing has begun, or that was given back."""
+    replaced = {run.replaces for run in state.runs}
     for run in state.runs:
-        if not run.started and run.settled is None and flatten(run.planned) == flatten(event):
+        begins = run.id not in replaced if run.given_back else not run.started
+        if begins and flatten(run.planned) == flatten(event):
             return run
     raise BudgetExceeded(
         f"No reservation in {path} waits for a run with these releases: {describe(event)}.",
@@ -335,9 +341,9 @@ def _open(state: Snapshot, run: str, path: Path) -> CountedRun:
     return found
 
 
-def _reservation(event: Event, command: str) -> Entry:
+def _reservation(event: Event, command: str, replaces: str | None = None) -> Entry:
     body = {"run": secrets.token_hex(8), "event": to_json(event), "command": command, "who": _who(), "time": _now()}
-    return Entry("reserve", body)
+    return Entry("reserve", body if replaces is None else {**body, "replaces": replaces})
 
 
 def _snapshot(entries: tuple[Entry, ...], path: Path) -> Snapshot:
@@ -365,7 +371,9 @@ def _after(run: CountedRun | None, entry: Entry, terms: Terms) -> CountedRun:
         if event.neighbours is not terms.neighbours:
             raise ValueError("a reservation is for other neighbours")
         who, command = _text(body["who"]), _text(body["command"])
-        return CountedRun(_text(body["run"]), event, who, command, time, started=terms.kind == FILTER)
+        replaces = _text(body["replaces"]) if "replaces" in body else None
+        begun = terms.kind == FILTER
+        return CountedRun(_text(body["run"]), event, who, command, time, started=begun, replaces=replaces)
     if run is None or run.settled is not None or entry.kind not in ("start", "resume", "settle"):
         raise ValueError(f"an entry {entry.kind!r} has no place where it is")
     if entry.kind == "start":
@@ -376,6 +384,13 @@ def _after(run: CountedRun | None, entry: Entry, terms: Terms) -> CountedRun:
     if released is not None and released.neighbours is not terms.neighbours:
         raise ValueError("a run was settled for other neighbours")
     return replace(run, settled=time, released=released, head=None if body["head"] is None else _text(body["head"]))
+
+
+def _order(value: object) -> float:
+    order = checks.positive("order", value)
+    if order <= 1:
+        raise InputError(f"The Renyi order must be greater than 1, got {order:g}.", why="RDP is defined for those.")
+    return order
 
 
 def _text(value: object) -> str:
