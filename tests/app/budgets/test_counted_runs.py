@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 import subprocess
@@ -33,9 +34,9 @@ def budget(tmp_path):
     return BudgetFile.create(tmp_path / "people.budget", epsilon=4, delta=1e-6, unit="patient", order=7.0)
 
 
-def train(budget, out=None, *, features=FEATURES, watch=None, resume=False, **settings):
+def train(to, out=None, *, features=FEATURES, watch=None, resume=False, **settings):
     torch.manual_seed(0)
-    settings = {**SETTINGS, "budget": str(budget.path), **settings}
+    settings = {**SETTINGS, "budget": str(to.path), **settings}
     return fit(nn.Linear(9, 2), (features, LABELS), out=out, watch=watch, resume=resume, **settings)
 
 
@@ -149,7 +150,7 @@ def test_only_the_latest_ledger_settles_a_run(budget, tmp_path, monkeypatch):
         settle_folder(budget, out)
     shutil.copytree(out, tmp_path / "stranger")
     Ledger.create(tmp_path / "stranger" / "ledger.jsonl", run=budget.state().runs[0].id).close()
-    with pytest.raises(LedgerError, match="ends before"):
+    with pytest.raises(LedgerError, match="created with the budget None"):
         settle_folder(budget, tmp_path / "stranger")
     assert budget.state().used == reserved
 
@@ -172,12 +173,8 @@ def test_a_run_of_another_budget_is_not_settled_here(budget, tmp_path):
     other = BudgetFile.create(tmp_path / "other.budget", epsilon=4, delta=1e-6, unit="patient", order=7.0)
     with pytest.raises(LedgerError, match="is not counted in"):
         settle_folder(other, out)
-    assert not checks_after_finish(budget, out, other)["budget file"].passed
-
-
-def checks_after_finish(budget, out, other):
     train(budget, out, resume=True)
-    return checks(out, other.path)
+    assert not checks(out, other.path)["budget file"].passed
 
 
 def test_what_a_certificate_says_of_its_budget_is_checked(budget, tmp_path):
@@ -211,7 +208,7 @@ def test_a_run_without_a_budget_is_not_covered_by_one(budget, tmp_path):
     ("settings", "match"),
     [
         ({"seed": 0}, "the run protects nothing"),
-        ({"noise_multiplier": 0}, "No budget covers"),
+        ({"noise_multiplier": 0, "allow_nonprivate": True}, "No budget covers"),
         ({"allow_nonprivate": True}, "No budget covers"),
         ({"neighbours": "replace-one", "sampling": "fixed"}, "for add-remove neighbours"),
         ({"budget": "missing.budget"}, "There is no budget"),
@@ -224,30 +221,35 @@ def test_what_no_budget_can_count_is_refused(budget, settings, match):
 
 
 def test_noise_chosen_during_a_run_is_reserved_by_its_rho_or_refused(budget):
-    settings = {"noise_multiplier": None, "method": "agd", "rho": 0.05, "batch_size": len(LABELS), "steps": 4, "lr": None}
+    settings = {
+        "noise_multiplier": None,
+        "method": "agd",
+        "rho": 0.05,
+        "batch_size": len(LABELS),
+        "steps": 4,
+        "lr": None,
+    }
     train(budget, **settings)
     (run,) = budget.state().runs
     rule = budget.state().terms.rule
     assert run.planned.rho == pytest.approx(0.05)
-    assert 0 < rule.share([run.released]) <= rule.share([run.planned])
+    shares = rule.share([run.released]), rule.share([run.planned])
+    assert budget.state().used == min(shares) > 0
     with pytest.raises(InputError, match="chosen during the run"):
         train(budget, **{**settings, "rho": None, "epsilon": 0.5, "batch_size": 50})
 
 
 @pytest.mark.slow
-def test_two_processes_at_once_never_pass_the_budget(tmp_path, budget):
-    """Each wants more than half; one is refused."""
-    found = killed(tmp_path, "both", budget)
-    assert sorted(found) == [0, 5]
+def test_two_runs_at_once_never_pass_the_budget_and_a_kill_counts_what_was_released(tmp_path, budget):
+    """Two that want more than half each: one is refused. A kill between each two writes to budget, ledger and notes; a
+    run that can go on does, on what it reserved.
+    """
+    at_once, points = killed(tmp_path)
+    assert sorted(at_once) == [0, 5]
     assert budget.state().used <= 1
     assert len(budget.state().runs) == 1
-
-
-@pytest.mark.slow
-def test_a_kill_anywhere_counts_at_least_what_was_released(tmp_path, budget):
-    """Between each two writes to budget, ledger and notes. A run that can go on does, on what it reserved."""
     rule = budget.state().terms.rule
-    for point, code in killed(tmp_path, "points", budget).items():
+    for point, code in points.items():
         out, file = tmp_path / point, BudgetFile(tmp_path / f"{point}.budget")
         assert code == 9, point
         found = file.state()
@@ -263,7 +265,6 @@ def test_a_kill_anywhere_counts_at_least_what_was_released(tmp_path, budget):
             settle_folder(file, out)
         if (out / "certificate.json").exists():
             assert file.state().runs[0].settled is not None, point
-            assert all(check.passed for check in checks(out, file.path).values()), point
 
 
 _CHILD = '''
@@ -330,24 +331,26 @@ def child(work):
 def code_of(found):
     return os.waitstatus_to_exitcode(os.waitpid(found, 0)[1])
 
-what, place = sys.argv[1], Path(sys.argv[2])
-if what == "both":
-    path = place / "people.budget"
-    runs = [child(lambda: train(path, place / str(n), noise_multiplier=1.6, steps=250)) for n in range(2)]
-    print([code_of(run) for run in runs])
-else:
-    codes = {}
-    for point, arm in POINTS.items():
-        path = place / f"{point}.budget"
-        BudgetFile.create(path, epsilon=4, delta=1e-6, unit="patient", order=7.0)
-        codes[point] = code_of(child(lambda: (arm(), train(path, place / point))))
-    print(codes)
+def new(name):
+    BudgetFile.create(place / name, epsilon=4, delta=1e-6, unit="patient", order=7.0)
+    return place / name
+
+place = Path(sys.argv[1])
+train(new("first"), place / "warm")  # what it loads and computes, its forks need not
+path = place / "people.budget"
+runs = [child(lambda: train(path, place / str(n), noise_multiplier=1.6, steps=250)) for n in range(2)]
+at_once = [code_of(run) for run in runs]
+codes = {}
+for point, arm in POINTS.items():
+    file = new(f"{point}.budget")
+    codes[point] = code_of(child(lambda: (arm(), train(file, place / point))))
+print((at_once, codes))
 '''
 
 
-def killed(tmp_path: Path, what: str, budget):
-    """What a process printed that forks others and lets them be killed: it has torch loaded, and no threads."""
+def killed(tmp_path: Path):
+    """The exit codes of real processes: forks of one that has torch loaded, and no threads."""
     script = tmp_path / "child.py"
     script.write_text(_CHILD)
-    found = subprocess.run([sys.executable, script, what, tmp_path], capture_output=True, text=True, check=True)
-    return eval(found.stdout.splitlines()[-1])  # what our own script printed
+    found = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, check=True)
+    return ast.literal_eval(found.stdout.splitlines()[-1])

@@ -28,7 +28,7 @@ from adadp import checks
 from adadp.app.budgets.rules import FILTER, PLANNED, FilterRule, PlannedRule, Rule
 from adadp.app.budgets.store import Entry, Store
 from adadp.errors import AdaDPError, BudgetExceeded, InputError, LedgerCorrupt, LedgerError, UnsupportedEvent
-from adadp.events import Event, Neighbours, describe, flatten, from_json, is_noiseless, to_json
+from adadp.events import Event, Neighbours, ZcdpCost, describe, flatten, from_json, is_noiseless, to_json
 
 _FORMAT = 1
 
@@ -125,10 +125,24 @@ class Snapshot:
     def counted(self) -> Iterator[Event]:
         """What counts as released by the runs, each as planned until it is settled."""
         for run in self.runs:
-            if run.settled is None or (self.terms.kind == PLANNED and not run.given_back):
-                yield run.planned
-            elif run.released is not None:
-                yield run.released
+            event = self._counted(run)
+            if event is not None:
+                yield event
+
+    def _counted(self, run: CountedRun) -> Event | None:
+        """What ``run`` counts with.
+
+        Noise that was chosen during a run is bounded twice, by its releases and by the rho that its own filter held it
+        to, for which another theorem may know more. Both bounds are true, so the smaller one counts.
+        """
+        if run.given_back:
+            return None
+        if run.settled is None or self.terms.kind == PLANNED:
+            return run.planned
+        share = self.terms.rule.share
+        if run.released is None or not isinstance(run.planned, ZcdpCost):
+            return run.released
+        return min(run.released, run.planned, key=lambda event: share([event]))
 
     @cached_property
     def used(self) -> float:
@@ -141,10 +155,7 @@ class Snapshot:
 
     def share_of(self, run: CountedRun) -> float:
         """The share of the budget that ``run`` takes; under the rule ``planned``, that it would take alone."""
-        if run.given_back:
-            return 0.0
-        released = run.settled is not None and self.terms.kind == FILTER
-        event = run.released if released else run.planned
+        event = self._counted(run)
         return 0.0 if event is None else self.terms.rule.share([event])
 
 

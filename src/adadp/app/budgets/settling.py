@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from adadp.app.accounting import ZcdpFilter
 from adadp.app.budgets.budget import BudgetFile, CountedRun
 from adadp.app.runs import RunFolder
 from adadp.app.runs.anchor import Anchor
@@ -64,11 +65,14 @@ def settle_folder(budget: BudgetFile, folder: str | os.PathLike[str]) -> Counted
 
 
 def _check_within(ledger: Ledger, planned: Event) -> None:
-    """Refuse a ledger that is not one of the run that was reserved. What is chosen during a run is not listed ahead."""
-    allowed = flatten(planned)
-    if any(isinstance(event, ZcdpCost) for event in allowed):
-        return
-    if any(count > allowed.get(event, 0) for event, count in ledger.charges.items()):
+    """Refuse a ledger that is not that of the run that was reserved: by its charges, or the filter it was held to."""
+    if isinstance(planned, ZcdpCost):
+        rule = read_ledger(ledger.path).budget or {}
+        within = rule.get("rule") == ZcdpFilter.name and rule.get("rho") == planned.rho
+    else:
+        allowed = flatten(planned)
+        within = all(count <= allowed.get(event, 0) for event, count in ledger.charges.items())
+    if not within:
         raise LedgerError(
             f"The ledger {Path(ledger.path)} has charged other releases than were reserved.",
             why="It is not the ledger of that run.",
