@@ -13,6 +13,7 @@ from adadp.app.budgets.rules import FILTER
 from adadp.errors import InputError
 
 _ROOM = 0.08
+_DAY = 86400
 _SHORTEST = timedelta(minutes=1)
 
 
@@ -38,10 +39,12 @@ def plot_budget(path: str | os.PathLike[str], state: Snapshot, *, now: datetime)
     figure = Figure(figsize=(8.4, 4.6), layout="constrained")
     axes = figure.subplots()
     times[-1] = max(times[-1], times[0] + _SHORTEST)  # else nothing is to be seen of a budget that is seconds old
+    days = [time.timestamp() / _DAY for time in times]  # as matplotlib counts dates
     if people:
-        axes.stackplot(times, bands, labels=people, step="post", alpha=0.85)
+        axes.stackplot(days, bands, labels=people, step="post", alpha=0.85)
     axes.axhline(1.0, color="black", linewidth=1.2, label="the whole budget")
-    axes.set_xlim(times[0], times[-1])
+    axes.set_xlim(days[0], days[-1])
+    axes.xaxis_date()
     axes.set_ylim(0, max(1.0, state.used) + _ROOM)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_ylabel("share of the budget, spent or reserved")

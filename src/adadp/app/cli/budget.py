@@ -198,6 +198,9 @@ def _print(path: str, state: Snapshot) -> None:
         f"one {terms.unit} ({terms.neighbours.value}; {how})."
     )
     table = Table("reserved", "run", "who", "state", "planned", "counts", box=SIMPLE)
+    for column in table.columns:
+        column.no_wrap = column.header != "who"
+    table.columns[2].overflow = "fold"
     for run in state.runs:
         planned = _percent(terms.rule.share([run.planned]))
         counts = _percent(state.share_of(run))
