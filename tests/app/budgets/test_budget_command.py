@@ -158,7 +158,9 @@ def test_runs_and_searches_are_counted_settled_and_verified(place):
 
 def test_a_search_that_does_not_fit_leaves_nothing(place):
     create()
-    BudgetFile(place / "people.budget").reserve(GaussianRelease(1.45), command="most of it")
+    budget = BudgetFile(place / "people.budget")
+    noise = 100 * (budget.state().terms.rule.share([GaussianRelease(100.0)]) / 0.95) ** 0.5
+    budget.reserve(GaussianRelease(noise), command="95 % of it")
     own = flags(epsilon=1)
     del own[own.index("--lr") : own.index("--lr") + 2]
     text = do("tune", *own, "--grid", "lr=0.1,0.5", "--runs", 2, "--validation", 60, "--out", "runs/b", code=2)

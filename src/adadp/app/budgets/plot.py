@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -49,12 +50,12 @@ def plot_budget(path: str | os.PathLike[str], state: Snapshot, *, now: datetime)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.set_ylabel("share of the budget, spent or reserved")
     terms = state.terms
-    left = max(1 - state.used, 0.0)
+    left = math.floor(max(1 - state.used, 0.0) * 1000) / 1000  # never more than there is
     axes.set_title(
         f"Epsilon {terms.epsilon:g} at delta {terms.delta:g} for one {terms.unit}: {left:.1%} left", fontsize=10
     )
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper left", fontsize=8)
+    figure.legend(loc="outside right upper", fontsize=8)
     figure.autofmt_xdate()
     try:
         figure.savefig(out, dpi=130)
