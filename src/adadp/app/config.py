@@ -228,6 +228,11 @@ class TrainConfig:
         unset="secure randomness",
         check=below(2**63, _count_from_0),  # the largest integer every TOML reader must keep
     )
+    budget: str | None = privacy(
+        None,
+        help="File of the data set's budget (adadp budget), in which the run is counted.",
+        unset="as the schema says",
+    )
     records: int | None = privacy(None, help="A public number in place of the exact size of the data.")
     searched: int = privacy(
         0, help="Settings tried before this run and not charged; certified as such.", check=_count_from_0
@@ -359,6 +364,7 @@ class TrainConfig:
         _check_schedules(self)
         _check_rates(self)
         _check_privacy(self)
+        _check_budget(self)
         _check_validation(self)
         _check_unit(self)
         _check_holdout(self)
@@ -650,6 +656,21 @@ def _check_privacy(config: TrainConfig) -> None:
             why="A run without noise is not private, whatever else it does.",
             fix="Pass `noise_multiplier` > 0, or `allow_nonprivate` if you want that; the certificate will say it.",
         )
+
+
+def _check_budget(config: TrainConfig) -> None:
+    """Refuse what no budget can count."""
+    if config.budget is None:
+        return
+    if config.seed is not None:
+        raise InputError(
+            "Both `seed` and `budget` are given.",
+            why="Whoever has the seed can compute the noise again: the run protects nothing, and no budget covers it.",
+            fix="Leave `seed` out; or rehearse on public data, without `budget`.",
+        )
+    if config.noise_multiplier == 0 or config.allow_nonprivate:
+        given = "`noise_multiplier` 0" if config.noise_multiplier == 0 else "`allow_nonprivate`"
+        raise InputError(f"{given} is given with a `budget`.", why="No budget covers such a run.", fix="Leave it out.")
 
 
 def require_delta(config: TrainConfig | SimpleNamespace) -> None:

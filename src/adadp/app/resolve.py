@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace as Draft
 
 from adadp.app.auto_size import auto_batch_size, auto_steps, table_size
@@ -61,6 +63,8 @@ def resolve(config: TrainConfig) -> RunSpec:
         draft.model = str(HubModel.of(draft.model).pinned())
     if draft.features is None:
         draft.features = _default_features(draft, method)
+    if own:
+        draft.budget = _required_budget(config)
     if own and draft.records is not None:
         refuse_large_delta(draft, draft.records)
     stages = parse_features(draft.features)
@@ -122,6 +126,21 @@ def delta_of(config: TrainConfig) -> float | None:
         if delta is None:
             require_delta(config)
     return delta
+
+
+def _required_budget(config: TrainConfig) -> str | None:
+    """The budget of the data: the one that the schema names, else the one that is given. Reads the schema only."""
+    named = None if config.schema is None else load_schema(config.schema).budget
+    if config.schema is None or named is None:
+        return config.budget
+    place = Path(config.schema).parent / named
+    if config.budget is not None and os.path.realpath(config.budget) != os.path.realpath(place):
+        raise InputError(
+            f"`budget` is {config.budget}, and the schema {config.schema} names {named}.",
+            why="All runs on the data must be counted in one budget.",
+            fix="Leave `budget` out: that of the schema is used.",
+        )
+    return str(place) if config.budget is None else config.budget
 
 
 def _default_features(draft: Draft, method: Method) -> str | None:

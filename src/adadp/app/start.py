@@ -17,7 +17,7 @@ from adadp.app.hub_models import PREFIX, HubModel
 from adadp.app.inputs import Inputs, load_inputs
 from adadp.app.language import NextToken, bits_on, next_value_loss
 from adadp.app.owndata import is_own
-from adadp.app.resolve import fitted, resolve
+from adadp.app.resolve import fitted, public_records, resolve, training_records
 from adadp.app.runs import RunFolder
 from adadp.app.spec import RunSpec
 from adadp.app.train import (
@@ -29,7 +29,9 @@ from adadp.app.train import (
     refuse_training_records,
     train,
 )
+from adadp.app.train.counting import check_run
 from adadp.app.train.evaluation import Asked
+from adadp.app.train.planning import plan_of
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.ranks import joined, together
@@ -47,6 +49,8 @@ def start(
     """Train what ``config`` describes; with ``out``, in a folder of its own."""
     check_board(config, out)
     spec = resolve(config)
+    if spec.config.budget is not None and public_records(config) is not None:
+        check_run(spec, plan_of(spec, training_records(spec.config)))  # before any data is read
     records = _in_turn(spec, progress)
     return run_on(records, fitted(spec, config, records.inputs.size), out, watch=watch)
 

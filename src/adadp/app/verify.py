@@ -10,13 +10,16 @@ its method is not installed here           the same
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adadp.certificate.verify import Check, checked, verify
+from adadp.ledger import read_ledger
 from adadp.registry import installed_only
 
 if sys.version_info >= (3, 11):
@@ -33,13 +36,17 @@ _PARTS = ("method", "clip_rule", "features")
 """Settings that name a part of a run, several of them joined by +."""
 
 
-def verify_run(folder: str | os.PathLike[str] | RunFolder) -> list[Check]:
-    """Check everything that can be checked about the finished run in ``folder``. Reads it and writes nothing."""
+def verify_run(folder: str | os.PathLike[str] | RunFolder, budget: str | os.PathLike[str] | None = None) -> list[Check]:
+    """Check everything that can be checked about the finished run in ``folder``. Reads it and writes nothing.
+
+    With ``budget``, the file of a budget, also that the run is counted there, and with all that its ledger has charged.
+    """
     path = Path(folder if isinstance(folder, (str, os.PathLike)) else folder.path)
     checks = verify(path)
     if [check.name for check in checks] == ["certificate"]:
         return checks
     config = _config(path)
+    checks += _of_budget(path, config, budget)
     own = [part for part in _parts(config) if _PLACE.match(part)]
     if own:
         return [*checks, _not_checked(f"{', '.join(own)}, which is the user's own code")]
@@ -57,6 +64,21 @@ def verify_run(folder: str | os.PathLike[str] | RunFolder) -> list[Check]:
             if name not in found or found[name].passed:
                 found[name] = checked(name, check)
     return list(found.values())
+
+
+def _of_budget(path: Path, config: dict[str, Any], budget: str | os.PathLike[str] | None) -> list[Check]:
+    """What the certificate states of the budget of the data, where there is any of it."""
+    certificate = json.loads((path / "certificate.json").read_bytes())
+    named = config.get("budget")
+    if named is None and "data_budget" not in certificate and budget is None:
+        return []
+    from adadp.app.budgets.statement import check_against, check_statement
+
+    checks = [checked("budget", lambda: check_statement(certificate, named))]
+    if budget is not None:
+        found = partial(check_against, certificate, budget=Path(budget))
+        checks.append(checked("budget file", lambda: found(ledger=read_ledger(path / "ledger.jsonl"))))
+    return checks
 
 
 def _config(path: Path) -> dict[str, Any]:

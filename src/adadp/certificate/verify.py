@@ -69,7 +69,7 @@ _KNOWN = {
     *_FIGURES, "format", "method", "parts", "neighbours", "protects", "record", "sampling", "arithmetic", "accountant",
     "plan", "steps_done", "steps_lost", "charged", "torn_charges", "ledger", "randomness", "config_digest",
     "model_digest", "measured", "versions", "disclosed", "not_covered", "caveats", "notes", "features", "search",
-    "encoder_digest",
+    "encoder_digest", "data_budget",
 }  # fmt: skip
 """Everything a certificate may state."""
 _OF_SEARCH = ("by", "settings", "chosen", "score")

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from adadp.accounting import accountant
 from adadp.app import start, zoo
+from adadp.app.budgets import BudgetFile
 from adadp.app.runs import RunFolder
-from adadp.errors import InputError
+from adadp.errors import BudgetExceeded, InputError
 from adadp.events import Repeated, compose
 from adadp.lab.compare import Case, Comparison, compare
 from adadp.lab.compare.comparing import prepare
@@ -275,3 +276,22 @@ def test_runs_on_own_data_share_no_noise(table, tmp_path):
     assert "secure noise of its own" in results["total"]["text"]
     again = compare(made, tmp_path / "out", workers=1)
     assert again["cases"] == results["cases"]
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_all_runs_of_a_comparison_are_counted_or_none_begins(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("ADADP_STATE", str(tmp_path / "state"))
+    budget = BudgetFile.create(tmp_path / "people.budget", epsilon=4, delta=1e-6, unit="patient", order=7.0)
+    base = own(table, test_data=f"table:{table / 'test.csv'}", records=200, budget=str(budget.path))
+    base |= {"delta": 1e-4, "batch_size": 200, "steps": 2, "threads": 1, "accountant": "zcdp"}
+    made = spec("dpsgd", "adadp", base=base).replace(epsilons=(0.5,), seeds=(0,))
+    with pytest.raises(BudgetExceeded):
+        compare(made.replace(seeds=tuple(range(60))), tmp_path / "out", workers=1)
+    assert not (tmp_path / "out").exists()
+    assert compare(made, tmp_path / "out", workers=1)["failed"] == []
+    found = budget.state()
+    assert [run.settled is not None for run in found.runs] == [True, True]
+    assert compare(made, tmp_path / "out", workers=1)["failed"] == []
+    assert budget.state() == found
+    with pytest.raises(InputError, match="public"):
+        compare(spec("dpsgd", base={"budget": str(budget.path)}), tmp_path / "public", workers=1)

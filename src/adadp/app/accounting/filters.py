@@ -237,6 +237,11 @@ class RdpFilter(Filter):
     def _spend(self, counts: dict[Event, int]) -> None:
         self._spent = [spent + cost for spent, cost in zip(self._spent, self._costs(counts), strict=True)]
 
+    def share(self, event: Event) -> float:
+        """The share of the budget that ``event`` takes where it takes least. With one order, shares add up."""
+        costs = self._costs(_opened(event, 1))
+        return min(cost / budget for cost, budget in zip(costs, self._budget, strict=True) if budget > 0)
+
     @property
     def used(self) -> float:
         """The share that is spent at the order with the most room."""

@@ -12,6 +12,7 @@ import click
 from adadp import __version__
 from adadp.app.cli.accounting import calibrate, delta, epsilon
 from adadp.app.cli.audit import audit
+from adadp.app.cli.budget import budget
 from adadp.app.cli.data import data
 from adadp.app.cli.ledger import ledger
 from adadp.app.cli.options import spelling
@@ -56,7 +57,23 @@ class _Commands(click.Group):
                 formatter.write_dl(sections[title])
 
 
-_OURS = (train, tune, plan, predict, evaluate, verify, sign, report, audit, ledger, epsilon, delta, calibrate, data)
+_OURS = (
+    train,
+    tune,
+    plan,
+    predict,
+    evaluate,
+    verify,
+    sign,
+    report,
+    audit,
+    budget,
+    ledger,
+    epsilon,
+    delta,
+    calibrate,
+    data,
+)
 _COMMANDS: Registry[click.Command] = Registry(
     "command",
     {str(each.name): each for each in _OURS},

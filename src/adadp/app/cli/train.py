@@ -90,8 +90,9 @@ def train(  # noqa: PLR0917
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--key", type=click.Path(dir_okay=False), help="Public keys of whom you trust: the run must be signed.")
+@click.option("--budget", type=click.Path(dir_okay=False), help="Budget of the data: the run must be counted there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-def verify(folder: str, key: str | None, as_json: bool) -> None:
+def verify(folder: str, key: str | None, budget: str | None, as_json: bool) -> None:
     """Check a finished run: its ledger, its model, and epsilon computed again. Exit code 1 if anything is wrong.
 
     Needs neither PyTorch nor code of your own that the run used; what could not be checked without it is said. A run
@@ -101,6 +102,7 @@ def verify(folder: str, key: str | None, as_json: bool) -> None:
     \b
     adadp verify runs/mnist
     adadp verify runs/mnist --key owner.pub
+    adadp verify runs/people --budget people.budget
     """
     from adadp.app.report.wording import plain_words
     from adadp.app.signing import signature_check, what_is_claimed
@@ -108,7 +110,7 @@ def verify(folder: str, key: str | None, as_json: bool) -> None:
     from adadp.certificate.wording import stated
 
     signed = [] if key is None else [signature_check(folder, key)]
-    checks = [*verify_run(folder), *signed]
+    checks = [*verify_run(folder, budget), *signed]
     passed = all(check.passed for check in checks)
     certificate = json.loads((Path(folder) / "certificate.json").read_bytes()) if passed else None
     if as_json:

@@ -1,5 +1,7 @@
 """The schema: what is publicly known about a file before anyone looks at a value. TOML, checked when it is read.
 
+budget = "people.budget"           the budget that every run on the data is counted in (adadp budget), beside the schema
+
 [target]
 column = "income"                  the column to predict; only for tables
 classes = ["<=50K", ">50K"]        every class by name, or their number: 10 stands for "0" to "9"
@@ -96,9 +98,9 @@ _COLUMN_KEYS = {
 }
 _KINDS = 'Write kind = "number" or "date" with low and high, "category" with values or buckets, "text", or "ignore".'
 _USES = {
-    "table": ("columns", "target", "classes", "targets", "unit", "delimiter"),
-    "npz": ("classes", "unit"),
-    "images": ("classes", "size", "mode"),
+    "table": ("columns", "target", "classes", "targets", "unit", "delimiter", "budget"),
+    "npz": ("classes", "unit", "budget"),
+    "images": ("classes", "size", "mode", "budget"),
 }
 
 
@@ -115,6 +117,8 @@ class Schema:
     size: tuple[int, int] | None = None
     mode: str | None = None
     unit: str | None = None
+    budget: str | None = None
+    """The file of the budget of the data, as it is written in the schema."""
 
     def for_kind(self, kind: str) -> Schema:
         """The schema, if all it declares is used by data of this ``kind`` (table, npz or images)."""
@@ -153,7 +157,7 @@ def parse_schema(values: Mapping[str, Any], mistakes: Mistakes | None = None) ->
     alone = mistakes is None
     mistakes = Mistakes("These declarations are wrong") if mistakes is None else mistakes
     with mistakes.noted():
-        _refuse_unknown("the schema", values, (*_KEYS, "columns", "targets"))
+        _refuse_unknown("the schema", values, (*_KEYS, "columns", "targets", "budget"))
     parts: dict[str, Mapping[str, Any]] = {name: {} for name in _KEYS}
     for name, keys in _KEYS.items():
         with mistakes.noted():
@@ -187,9 +191,15 @@ def parse_schema(values: Mapping[str, Any], mistakes: Mistakes | None = None) ->
             raise InputError(f"images.mode must be one of {', '.join(MODES)}, got {mode!r}.", fix='Write mode = "RGB".')
     with mistakes.noted():
         size = _size(parts["images"])
+    budget = values.get("budget")
+    with mistakes.noted():
+        if budget is not None and (not isinstance(budget, str) or not budget.strip() or not budget.isprintable()):
+            raise InputError(
+                f"budget must be the path of a file, got {budget!r}.", fix='Write budget = "people.budget".'
+            )
     if alone:
         mistakes.raise_any()
-    return Schema(tuple(columns.items()), target, classes, targets, delimiter, size, mode, unit)
+    return Schema(tuple(columns.items()), target, classes, targets, delimiter, size, mode, unit, budget)
 
 
 def _targets(values: Mapping[str, Any], target: Mapping[str, Any]) -> tuple[Target, ...]:

@@ -48,6 +48,7 @@ def make_certificate(
     search: Mapping[str, Any] | None = None,
     searched: Iterable[str] = (),
     measured: Mapping[str, str] | None = None,
+    data_budget: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The certificate of a run that ended with ``ledger`` and ``model``, as JSON.
 
@@ -55,7 +56,7 @@ def make_certificate(
     ``learned`` is what the feature stages of the run have released; ``encoder`` how files became records. ``budget`` is
     the filter of a run whose noise was chosen during the run. ``search`` says among what the run was chosen, and
     ``searched`` what that discloses; the ledger is the search's. ``measured`` are the digests of the files with what
-    was measured on public data.
+    was measured on public data; ``data_budget`` says in which budget of its data the run is counted.
     """
     assert plan.neighbours is not None
     config = spec.config
@@ -93,6 +94,8 @@ def make_certificate(
     }
     if encoder is not None:
         certificate["encoder_digest"] = json_digest(dict(encoder))
+    if data_budget is not None:
+        certificate["data_budget"] = dict(data_budget)
     return certificate | statements(spec, plan, learned, search, searched)
 
 

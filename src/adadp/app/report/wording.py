@@ -71,6 +71,8 @@ def _making(certificate: Mapping[str, Any], proved: Mapping[str, Any]) -> list[s
         lines.append(f"Features before the network: {', then '.join(features['stages'])}.")
     lines += [f"Released privately and charged: {each}." for each in features["released"]]
     lines += [f"Public: {each}" for each in features["public"]]
+    if "data_budget" in certificate:
+        lines.append(certificate["data_budget"]["text"])
     return lines + [f"Note: {each}" for each in certificate["notes"]]
 
 

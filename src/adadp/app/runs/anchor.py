@@ -24,18 +24,16 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-import platformdirs
 import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from adadp.app.state import FOLDER as FOLDER  # noqa: PLC0414  # its tests ask for it here
+from adadp.app.state import state_folder
 from adadp.errors import InputError, LedgerBusy, LedgerError
 from adadp.ledger import Ledger
 from adadp.records import Records, Stored
-
-FOLDER = "ADADP_STATE"
-"""The environment variable with the folder of the notes, in place of the user's state folder."""
 
 _SLOT = 128
 """Bytes of a note; two take turns, so that one is whole while the other is written."""
@@ -48,12 +46,6 @@ _STATED = (
 )
 _FEW = 1000
 """Records on disk that a fingerprint reads."""
-
-
-def state_folder() -> Path:
-    """Where notes are kept: public numbers, and keys that must not leave the machine."""
-    given = os.environ.get(FOLDER)
-    return Path(given) if given else platformdirs.user_state_path("adadp", appauthor=False)
 
 
 class Anchor:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,18 @@ class SearchResult:
         return plain_words(self.certificate)
 
 
-def publish(out: Path, search: Search, material: Material, run: RunFolder | None) -> SearchResult:
+def publish(
+    out: Path,
+    search: Search,
+    material: Material,
+    run: RunFolder | None,
+    *,
+    name: str,
+    data_budget: Mapping[str, Any] | None = None,
+) -> SearchResult:
     """Make the folder to publish of ``run``, the chosen one, beside ``out``, the folder of the search.
+
+    Its ledger has the id ``name``, that of the search, under which ``data_budget`` counts it.
 
     What it is right about on the test records tells no more than the model, which is published, and those records,
     which are public.
@@ -74,7 +85,8 @@ def publish(out: Path, search: Search, material: Material, run: RunFolder | None
     config, event = search.candidates[0] if run is None else run.config, search.event()
     shutil.rmtree(_published(out), ignore_errors=True)
     folder = RunFolder.create(_published(out), config)
-    with Ledger.create(folder.ledger_path, budget=PlannedBudget(event), seeded=config.seed is not None) as ledger:
+    seeded = config.seed is not None
+    with Ledger.create(folder.ledger_path, budget=PlannedBudget(event), run=name, seeded=seeded) as ledger:
         ledger.charge(event)
     inputs = material.prepared(config).inputs
     tensors, learned, accuracy = {}, {}, None
@@ -116,6 +128,7 @@ def publish(out: Path, search: Search, material: Material, run: RunFolder | None
         search=search.statement(),
         searched=search.disclosed(),
         measured=folder.measured_digests(),
+        data_budget=data_budget,
     )
     folder.write_certificate(certificate)
     folder.save_model(tensors, model_metadata(certificate))

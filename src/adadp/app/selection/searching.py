@@ -37,6 +37,7 @@ from torch import Tensor
 
 from adadp.app import start
 from adadp.app.accounting.repetitions import draw_count
+from adadp.app.budgets import BudgetFile
 from adadp.app.config import TrainConfig
 from adadp.app.owndata import own_path
 from adadp.app.runs import RunFolder
@@ -50,6 +51,7 @@ from adadp.app.spec import RunSpec
 from adadp.app.sweeps.handing import Failure, Task, run_tasks
 from adadp.app.sweeps.shared import check_shared
 from adadp.app.train import Status
+from adadp.app.train.counting import Counted, check_events
 from adadp.app.train.search_spec import PARTS, Search
 from adadp.errors import Interrupted, LedgerCorrupt, RunError
 from adadp.ledger import Ledger, PlannedBudget
@@ -71,6 +73,8 @@ def begin(
     check_replaceable(Path(out).absolute())
     if executor is not None:
         check_workers(executor, search, Path(out).absolute())
+    if search.candidates[0].budget is not None:
+        check_events(search.candidates[0], [search.event()])
     folder = RunFolder.create(out, search.candidates[0])
     if checks_passed is not None:
         checks_passed()
@@ -115,9 +119,18 @@ class Searching:
             run = None if winner is None else RunFolder.open(self.secret.folder_of(winner))
             score = None if winner is None or search.by == PARTS else winner.value
             found = replace(search, chosen=None if winner is None else winner.setting, score=score)
-            result = publish(self.folder.path, found, self.material, run)
+            counted = self._counted(ledger.run)
+            stated = None if counted is None else counted.statement()
+            result = publish(self.folder.path, found, self.material, run, name=ledger.run, data_budget=stated)
         put_in_place(self.folder.path)
+        if counted is not None:
+            counted.settle(self.folder.ledger_path)
         return result
+
+    def _counted(self, run: str) -> Counted | None:
+        """The search in the budget of its data, if there is one: as a whole, with the id of its ledger."""
+        config = self.search.candidates[0]
+        return None if config.budget is None else Counted(BudgetFile(Path(config.budget)), run)
 
     @property
     def secret(self) -> SecretFolder:
@@ -128,15 +141,24 @@ class Searching:
         return source_of(self._seed)
 
     def _ledger(self, budget: PlannedBudget) -> Ledger:
+        config = self.search.candidates[0]
         if self.folder.ledger_path.exists():
-            return Ledger.open(self.folder.ledger_path, budget=budget)
+            ledger = Ledger.open(self.folder.ledger_path, budget=budget)
+            if config.budget is not None:
+                try:
+                    Counted.resume(config, ledger.run)
+                except BaseException:
+                    ledger.close()
+                    raise
+            return ledger
         if self.secret.exists:
             raise LedgerCorrupt(
                 f"The ledger of the search in {self.folder.path} is missing.",
                 why="What it may publish is no longer known.",
                 fix="Put ledger.jsonl back. Do not resume without it.",
             )
-        return Ledger.create(self.folder.ledger_path, budget=budget, seeded=self._seed is not None)
+        run = None if config.budget is None else Counted.reserve(config, self.search.event()).run
+        return Ledger.create(self.folder.ledger_path, budget=budget, run=run, seeded=self._seed is not None)
 
     def _first(self) -> tuple[State, Tensor]:
         """Draw how many runs there will be and their settings, and the part of every record."""

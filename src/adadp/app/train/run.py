@@ -355,6 +355,7 @@ class Run:
         notes: Iterable[str] = (),
         learned: Mapping[str, Tensor] | None = None,
         encoder: Mapping[str, Any] | None = None,
+        data_budget: Mapping[str, Any] | None = None,
     ) -> TrainResult:
         """Measure, certify and save. A kill on the way leaves a checkpoint from which all of it is done again."""
         seconds = coarse_seconds(self.elapsed)
@@ -372,7 +373,9 @@ class Run:
         tensors = self._whole_tensors() if self.split else None
         certificate, confusion, out, self.accuracy, self.evaluation, self.figures = self.ranks.from_first(
             "certifying",
-            lambda: self._certified(seconds, record_unit, notes, learned, encoder, measured=measured, tensors=tensors),
+            lambda: self._certified(
+                seconds, record_unit, notes, learned, encoder, data_budget, measured=measured, tensors=tensors
+            ),
         )
         self.model.eval()
         return TrainResult(
@@ -394,13 +397,14 @@ class Run:
 
         return whole_tensors(self.model, self.ranks)
 
-    def _certified(
+    def _certified(  # noqa: PLR0917
         self,
         seconds: int,
         record_unit: str | None,
         notes: Iterable[str],
         learned: Mapping[str, Tensor] | None,
         encoder: Mapping[str, Any] | None,
+        data_budget: Mapping[str, Any] | None,
         *,
         measured: tuple[dict[str, Any], Confusion | None] | None,
         tensors: Mapping[str, Tensor] | None,
@@ -431,6 +435,7 @@ class Run:
             learned=learned,
             encoder=encoder,
             budget=self.budget,
+            data_budget=data_budget,
             measured=None if folder is None else folder.measured_digests(),
         )
         if folder is not None:

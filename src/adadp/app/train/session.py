@@ -36,6 +36,7 @@ from adadp.app.runs.anchor import Anchor
 from adadp.app.schedules import ValidationDecay
 from adadp.app.sharded.runs import refuse_settings
 from adadp.app.spec import RunSpec
+from adadp.app.train.counting import Counted, reserve_run
 from adadp.app.train.evaluation import (
     Asked,
     Evaluate,
@@ -57,6 +58,7 @@ from adadp.errors import InputError, LedgerCorrupt
 from adadp.gradients.model_checks import plain_model
 from adadp.input_bound import InputBound
 from adadp.ledger import BudgetRule, Ledger, read_ledger
+from adadp.plan import Plan
 from adadp.randomness import source_of
 from adadp.ranks import Ranks, code_digest, joined, together
 from adadp.records import Data, Records, Stored, in_memory
@@ -145,8 +147,16 @@ def train(
     scheduled = None if scheduler is None else schedule(scheduler, made, plan.steps)
     with ExitStack() as stack:
         budget = filter_of(config, plan) if plan.adaptive else None
-        rule = planned_budget(spec.method, plan) if budget is None else budget
-        place = _Place(folder, out, spec, rule, stack, moved=moved, anchored=anchored and config.seed is None)
+        place = _Place(
+            folder,
+            out,
+            spec,
+            plan,
+            budget=planned_budget(spec.method, plan) if budget is None else budget,
+            stack=stack,
+            moved=moved,
+            anchored=anchored and config.seed is None,
+        )
         private = PrivateGradients(
             passed,
             records,
@@ -187,9 +197,8 @@ def train(
             if ranks.any("asking for stops", stop.is_set()):
                 raise run.stopped()
         run.loop()
-        result = run.finish(
-            record_unit, [*notes, *place.stated()], None if preparation is None else preparation.learned, encoder
-        )
+        learned = None if preparation is None else preparation.learned
+        result = run.finish(record_unit, [*notes, *place.stated()], learned, encoder, place.budget_statement())
         return replace(result, model=whole(result.network))
 
 
@@ -236,16 +245,18 @@ class _Place:
         folder: RunFolder | None,
         out: str | os.PathLike[str] | None,
         spec: RunSpec,
+        plan: Plan,
+        *,
         budget: BudgetRule,
         stack: ExitStack,
-        *,
         moved: bool,
         anchored: bool,
     ) -> None:
         self.folder = folder
         self.anchor: Anchor | None = None
         self._moved, self._anchored = moved, anchored
-        self._out, self._spec, self._budget, self._stack = out, spec, budget, stack
+        self._out, self._spec, self._plan, self._budget, self._stack = out, spec, plan, budget, stack
+        self._counted: Counted | None = None
         self._config = spec.config
         self._made = ExitStack()
         stack.callback(self._end)  # what is entered first is left last
@@ -253,12 +264,15 @@ class _Place:
     def open_ledger(self) -> Ledger:
         """The ledger to charge; a new run gets its folder here."""
         if self._out is None:
-            temporary = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="adadp-"))
-            return self._begun(Path(temporary) / "ledger.jsonl")
+            path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="adadp-"))) / "ledger.jsonl"
+            self._count()
+            self._stack.callback(self._settle, path)  # nothing of the run is kept: it is over, whatever happens
+            return self._begun(path)
         if self.folder is None:
             there = Path(self._out).exists()
-            self.folder = RunFolder.create(self._out, self._config)
             self._stack.enter_context(self._made)
+            self._count()
+            self.folder = RunFolder.create(self._out, self._config)
             self._made.callback(_remove, self.folder, whole=not there)
             return self._noted(self._begun(self.folder.ledger_path), self.folder)
         return self._noted(self._ledger_of(self.folder), self.folder)
@@ -267,6 +281,10 @@ class _Place:
         """Refuse other records of the user's own than those the run was ``begun`` with."""
         if self.anchor is not None and (is_own(self._config.data) or self._config.data == "python"):
             self.anchor.check_records(records, begun=begun)
+
+    def budget_statement(self) -> dict[str, Any] | None:
+        """What the certificate states of the budget that the run is counted in."""
+        return None if self._counted is None else self._counted.statement()
 
     def stated(self) -> list[str]:
         """What the certificate states of where the run went on."""
@@ -285,13 +303,30 @@ class _Place:
             self.folder.write_encoder(encoder)
 
     def _end(self) -> None:
-        """The files of a run that has finished tell no times but when it began, which its ledger says too."""
+        """The run has finished: its budget gets back what was not released, and its files tell no times but when it
+        began, which its ledger says too.
+        """
         if self.folder is not None and self.folder.finished:
+            self._settle(self.folder.ledger_path)
             self.folder.give_one_time(read_ledger(self.folder.ledger_path).began)
 
     def _begun(self, path: Path) -> Ledger:
-        seeded = self._config.seed is not None
-        return self._stack.enter_context(Ledger.create(path, budget=self._budget, seeded=seeded))
+        seeded, run = self._config.seed is not None, None if self._counted is None else self._counted.run
+        return self._stack.enter_context(Ledger.create(path, budget=self._budget, run=run, seeded=seeded))
+
+    def _count(self) -> None:
+        """Reserve what the run may release in the budget of the data. A run within a search is counted with that."""
+        if self._config.budget is not None and self._anchored:
+            self._counted = reserve_run(self._spec, self._plan)
+            self._made.callback(self._counted.give_back)
+
+    def _settle(self, ledger: Path) -> None:
+        if self._counted is None:
+            return
+        if ledger.exists():
+            self._counted.settle(ledger)
+        else:
+            self._counted.give_back()
 
     def _noted(self, ledger: Ledger, folder: RunFolder) -> Ledger:
         """``ledger``, of which this machine takes note, and has taken no note that it lacks."""
@@ -309,13 +344,17 @@ class _Place:
             except InputError:
                 ledger.close()
                 raise
-            return self._stack.enter_context(ledger)
+            self._stack.enter_context(ledger)
+            if self._config.budget is not None and self._anchored:
+                self._counted = Counted.resume(self._config, ledger.run)
+            return ledger
         if folder.checkpoint_path.exists() or folder.metrics():
             raise LedgerCorrupt(
                 f"The ledger of the run in {folder.path} is missing.",
                 why="What the run has released is no longer known.",
                 fix="Put ledger.jsonl back. Do not go on without it.",
             )
+        self._count()
         return self._begun(folder.ledger_path)
 
 

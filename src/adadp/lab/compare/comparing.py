@@ -40,6 +40,7 @@ from adadp.app.spec import RunSpec
 from adadp.app.sweeps.handing import Failure, Running, Task, run_tasks
 from adadp.app.sweeps.processes import Processes, cores
 from adadp.app.sweeps.shared import check_shared
+from adadp.app.train.counting import check_events, event_of
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError, Interrupted
 from adadp.lab.compare.measuring import Measured, measured_run
@@ -132,6 +133,7 @@ def compare(
             fix="Leave `refine` out, and give the epsilons to try beforehand.",
         )
     cost = _planned_cost(planned, spec, place, most_epsilon)
+    _check_budget(planned, spec, place)
     with _occupied(place, spec):
         board = Board(spec, planned, command or f"adadp compare {SPEC_NAME} --out again")
         if executor is not None:
@@ -316,6 +318,32 @@ def _planned_cost(planned: Sequence[PlannedCase], spec: Comparison, place: Path,
             fix="Compare fewer methods, epsilons or seeds, or allow more.",
         )
     return cost
+
+
+def _check_budget(planned: Sequence[PlannedCase], spec: Comparison, place: Path) -> None:
+    """Refuse a comparison of which not all runs fit into the budget of the data. Each reserves for itself, later."""
+    budgets = {case.config.budget for case in planned}
+    if budgets == {None}:
+        return
+    if len(budgets) > 1:
+        raise InputError(
+            "The cases name different budgets.",
+            why="Their runs read the same records: what they cost adds up in one.",
+            fix="Give one `budget` for all.",
+        )
+    if is_public(planned):
+        raise InputError(
+            "A `budget` was given, and the data set is public.",
+            why="Runs of a comparison share their seeds there: they protect nothing, and no budget covers them.",
+            fix="Leave `budget` out.",
+        )
+    new = [
+        event_of(RunSpec.of(case.config), case.plan)
+        for case in planned
+        for seed in spec.seeds
+        if not (place / case.folder(seed) / "config.toml").exists()
+    ]
+    check_events(planned[0].config, new)
 
 
 def _check_place(place: Path, spec: Comparison) -> None:

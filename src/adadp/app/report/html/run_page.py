@@ -249,6 +249,7 @@ def _protection(certificate: Certificate) -> Section:
     ]
     notes = (
         f"Randomness: {certificate['randomness']}. Arithmetic: {certificate['arithmetic']}.",
+        *([] if "data_budget" not in certificate else [certificate["data_budget"]["text"]]),
         *certificate["notes"],
     )
     shown.append(Words(notes, "Notes", listed=True))

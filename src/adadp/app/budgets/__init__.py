@@ -1,0 +1,5 @@
+"""A privacy budget for a data set, shared by all runs on it: docs/budget.md."""
+
+from adadp.app.budgets.budget import BudgetFile, CountedRun, DataBudget, Snapshot, Terms
+
+__all__ = ["BudgetFile", "CountedRun", "DataBudget", "Snapshot", "Terms"]

@@ -1,0 +1,428 @@
+"""A privacy budget for one data set, spent by many runs.
+
+A run *reserves* all it plans to release before it has a ledger, and is refused if that does not fit. When it is over it
+is *settled*: from then on it counts with what its ledger says. A kill in between leaves the reservation, which counts
+more than was released, never less.
+
+    reserve      what is planned counts; its id becomes the id of the run's ledger
+    start        under the rule ``planned``: a run began on its reservation, and nothing can be reserved any more
+    resume       the run goes on, on the reservation it has
+    settle       it is over: under the rule ``filter`` what it did not release is given back; it cannot be resumed
+"""
+
+from __future__ import annotations
+
+import getpass
+import math
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from adadp import checks
+from adadp.app.budgets.rules import FILTER, PLANNED, FilterRule, PlannedRule, Rule
+from adadp.app.budgets.store import Entry, Store
+from adadp.errors import AdaDPError, BudgetExceeded, InputError, LedgerCorrupt, LedgerError, UnsupportedEvent
+from adadp.events import Event, Neighbours, ZcdpCost, describe, flatten, from_json, is_noiseless, to_json
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a budget promises, fixed when it is created."""
+
+    id: str
+    epsilon: float
+    delta: float
+    neighbours: Neighbours
+    unit: str
+    """What one record stands for, in words."""
+    kind: str
+    """``filter`` or ``planned``."""
+    order: float | None = None
+    """The Renyi order of a filter."""
+
+    @cached_property
+    def rule(self) -> Rule:
+        """How runs add up."""
+        if self.kind == PLANNED:
+            return PlannedRule(self.epsilon, self.delta)
+        assert self.order is not None
+        return FilterRule(self.epsilon, self.delta, self.order)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "id": self.id,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "neighbours": self.neighbours.value,
+            "unit": self.unit,
+            "rule": self.kind,
+            **({} if self.order is None else {"order": self.order}),
+        }
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Terms:
+        """The terms in a file, checked as those of a new budget are."""
+        if body["format"] != _FORMAT or body["rule"] not in (FILTER, PLANNED):
+            raise ValueError("it was written by another AdaDP")
+        if (body["rule"] == FILTER) != ("order" in body):
+            raise ValueError("its rule has another form")
+        return cls(
+            _text(body["id"]),
+            checks.positive("epsilon", body["epsilon"]),
+            checks.delta(body["delta"]),
+            Neighbours.parse(body["neighbours"]),
+            _text(body["unit"]),
+            body["rule"],
+            _order(body["order"]) if "order" in body else None,
+        )
+
+
+@dataclass(frozen=True)
+class CountedRun:
+    """One run in a budget."""
+
+    id: str
+    planned: Event
+    who: str
+    command: str
+    reserved: str
+    """When."""
+    started: bool
+    """Under the rule ``planned``: whether it began."""
+    resumed: int = 0
+    settled: str | None = None
+    """When it was settled; None: it goes on, was stopped, or was killed."""
+    released: Event | None = None
+    """What it released, if it is settled; None: nothing."""
+    head: str | None = None
+    """The end of its ledger then."""
+    replaces: str | None = None
+    """Under the rule ``planned``: the run that gave back the same releases, in whose place it began."""
+
+    @property
+    def given_back(self) -> bool:
+        """Whether it was settled before it released anything."""
+        return self.settled is not None and self.released is None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A budget as its entries tell it."""
+
+    terms: Terms
+    created: str
+    runs: tuple[CountedRun, ...] = ()
+
+    def counted(self) -> Iterator[Event]:
+        """What counts as released by the runs, each as planned until it is settled."""
+        for run in self.runs:
+            event = self._counted(run)
+            if event is not None:
+                yield event
+
+    def _counted(self, run: CountedRun) -> Event | None:
+        """What ``run`` counts with.
+
+        Noise that was chosen during a run is bounded twice, by its releases and by the rho that its own filter held it
+        to, for which another theorem may know more. Both bounds are true, so the smaller one counts.
+        """
+        if run.given_back:
+            return None
+        if run.settled is None or self.terms.kind == PLANNED:
+            return run.planned
+        share = self.terms.rule.share
+        if run.released is None or not isinstance(run.planned, ZcdpCost):
+            return run.released
+        return min(run.released, run.planned, key=lambda event: share([event]))
+
+    @cached_property
+    def used(self) -> float:
+        """The share of the budget that counts as spent."""
+        return self.terms.rule.share(self.counted())
+
+    def run(self, name: str) -> CountedRun | None:
+        """The run with that id."""
+        return next((run for run in self.runs if run.id == name), None)
+
+    def share_of(self, run: CountedRun) -> float:
+        """The share of the budget that ``run`` takes; under the rule ``planned``, that it would take alone."""
+        event = self._counted(run)
+        return 0.0 if event is None else self.terms.rule.share([event])
+
+
+class DataBudget(Protocol):
+    """What runs ask of a budget; a file answers here, and a server could."""
+
+    def state(self) -> Snapshot:
+        """What has been spent and reserved, checked."""
+        ...
+
+    def reserve(self, event: Event, *, command: str, unit: str | None = None) -> str:
+        """Count ``event`` as what a run will release, and return the id for its ledger; or ``BudgetExceeded``."""
+        ...
+
+    def resume(self, run: str) -> None:
+        """The run with that id goes on; refused if it is unknown or settled."""
+        ...
+
+    def settle(self, run: str, released: Event | None, head: str | None) -> None:
+        """The run is over: it released that, and ``head`` is the end of its ledger."""
+        ...
+
+
+@dataclass(frozen=True)
+class BudgetFile:
+    """A budget in a file that runs share: see ``store`` for what holds it together."""
+
+    path: Path
+    _store: Store = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
+        object.__setattr__(self, "_store", Store(self.path))
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        epsilon: float,
+        delta: float,
+        unit: str,
+        neighbours: Neighbours = Neighbours.ADD_REMOVE,
+        order: float | None = None,
+    ) -> BudgetFile:
+        """A new budget with a filter of that Renyi ``order``; without one, for runs that are all planned first."""
+        kind = PLANNED if order is None else FILTER
+        if not isinstance(unit, str) or not unit.strip() or not unit.isprintable():
+            raise InputError(f"The unit must be printable text, got {unit!r}.", fix="Name what one record stands for.")
+        terms = Terms(
+            secrets.token_hex(16),
+            checks.positive("epsilon", epsilon),
+            checks.delta(delta),
+            neighbours,
+            unit,
+            kind,
+            None if order is None else _order(order),
+        )
+        Store.create(path, Entry("create", {**terms.as_json(), "who": _who(), "time": _now()}))
+        return cls(Path(path))
+
+    def state(self) -> Snapshot:
+        """What has been spent and reserved, every entry checked."""
+        return _snapshot(self._store.read(), self.path)
+
+    def reserve(self, event: Event, *, command: str, unit: str | None = None) -> str:
+        """Count ``event`` as what a run will release, and return the id for its ledger.
+
+        Under the rule ``planned`` it begins on a reservation that was made for the same releases. ``unit`` is what the
+        run says that a record stands for, if it says anything.
+        """
+        with self._store.adding() as (entries, new):
+            state = _snapshot(entries, self.path)
+            refuse_other(state.terms, event, unit, self.path)
+            if state.terms.kind == PLANNED:
+                run = _waiting(state, event, self.path)
+                if run.given_back:  # with another id: what is left of its folder must not go on beside the new one
+                    new.append(_reservation(event, command, run.id))
+                name = str(new[0].body["run"]) if new else run.id
+                new.append(Entry("start", {"run": name, "who": _who(), "time": _now()}))
+                return name
+            refuse_beyond(state, [event], self.path)
+            new.append(_reservation(event, command))
+            return str(new[0].body["run"])
+
+    def plan(self, runs: list[tuple[Event, str]]) -> list[str]:
+        """Reserve all ``runs``, events with their commands, or none; for the rule ``planned``, before any has begun."""
+        with self._store.adding() as (entries, new):
+            state = _snapshot(entries, self.path)
+            if state.terms.kind != PLANNED:
+                raise InputError(
+                    f"{self.path} is not a budget of planned runs.",
+                    why="Its runs reserve for themselves when they begin.",
+                    fix="Train with `budget`; or make another one with: adadp budget create --planned.",
+                )
+            if any(run.started for run in state.runs):
+                raise InputError(
+                    f"A run of {self.path} has begun.",
+                    why="What is reserved now may follow from what it released; the sum holds for what came before.",
+                    fix="Use a budget without --planned for runs that are chosen one after another.",
+                )
+            for event, _ in runs:
+                refuse_other(state.terms, event, None, self.path)
+            refuse_beyond(state, [event for event, _ in runs], self.path)
+            new += [_reservation(event, command) for event, command in runs]
+            return [str(entry.body["run"]) for entry in new]
+
+    def resume(self, run: str) -> None:
+        """The run with that id goes on, on what it has reserved."""
+        with self._store.adding() as (entries, new):
+            _open(_snapshot(entries, self.path), run, self.path)
+            new.append(Entry("resume", {"run": run, "who": _who(), "time": _now()}))
+
+    def settle(self, run: str, released: Event | None, head: str | None) -> None:
+        """The run is over: it released that, all in all, and ``head`` is the end of its ledger."""
+        with self._store.adding() as (entries, new):
+            found = _open(_snapshot(entries, self.path), run, self.path)
+            if released is not None and released.neighbours is not found.planned.neighbours:
+                raise LedgerError(f"The ledger of the run {run} is for other neighbours than it reserved for.")
+            actual = None if released is None else to_json(released)
+            new.append(Entry("settle", {"run": run, "released": actual, "head": head, "who": _who(), "time": _now()}))
+
+
+def refuse_other(terms: Terms, event: Event, unit: str | None, path: Path) -> None:
+    """Refuse a run whose guarantee is about other data sets than the budget's, or about no noise at all."""
+    if is_noiseless(event):
+        raise InputError(f"A run without noise cannot be counted in {path}.", why="No budget covers it.")
+    if event.neighbours is not terms.neighbours:
+        raise InputError(
+            f"{path} is for {terms.neighbours.value} neighbours, and the run for {event.neighbours.value} ones.",
+            why="Guarantees about different changes of the data do not add up.",
+            fix=f"Pass `neighbours` = {terms.neighbours.value}, or use another budget.",
+        )
+    if unit is not None and _word(unit) != _word(terms.unit):
+        raise InputError(
+            f"{path} counts for one {terms.unit}, and the run for one {unit}.",
+            why="Guarantees about different units do not add up.",
+            fix="Use a budget for that unit: one for a patient counts runs by the column patient or patient_id.",
+        )
+
+
+def _word(unit: str) -> str:
+    """The unit by its name, or by that of a column of its ids."""
+    return unit.strip().lower().removesuffix("id").rstrip("_ ")
+
+
+def refuse_beyond(state: Snapshot, events: list[Event], path: Path) -> None:
+    """``BudgetExceeded`` if ``events`` together would pass the budget."""
+    terms = state.terms
+    try:
+        total = terms.rule.share([*state.counted(), *events])
+        own = terms.rule.share(events)
+    except UnsupportedEvent as error:
+        raise InputError(
+            f"The run cannot be counted in {path}: {error.what}",
+            why=f"Its rule, {terms.kind}, has no theorem for this release.",
+            fix="Train with Poisson batches and noise that is known ahead.",
+        ) from error
+    if not total <= 1:  # a NaN is no yes
+        takes = f"would take {math.ceil(own * 1000) / 10:g} % of it" if own < 100 else "would take far more than all"
+        raise BudgetExceeded(
+            f"{path} has {math.floor(max(1 - state.used, 0) * 1000) / 10:g} % of its budget left, epsilon "
+            f"{terms.epsilon:g} at delta {terms.delta:g}, and this {takes}.",
+            why="All runs on the data together would no longer be within it. Nothing was released.",
+            fix="Train with more noise, for fewer steps, or not at all.",
+        )
+
+
+def _waiting(state: Snapshot, event: Event, path: Path) -> CountedRun:
+    """A reservation for just these releases on which nothing has begun, or that was given back."""
+    replaced = {run.replaces for run in state.runs}
+    for run in state.runs:
+        begins = run.id not in replaced if run.given_back else not run.started
+        if begins and flatten(run.planned) == flatten(event):
+            return run
+    raise BudgetExceeded(
+        f"No reservation in {path} waits for a run with these releases: {describe(event)}.",
+        why="All its runs were planned before the first; another one would pass what was composed.",
+        fix="Train with a configuration that was reserved, or, before any run has begun, reserve this one with: adadp "
+        f"budget reserve {path} --config FILE.",
+    )
+
+
+def _open(state: Snapshot, run: str, path: Path) -> CountedRun:
+    """The run with that id, which is not settled yet."""
+    found = state.run(run)
+    if found is None:
+        raise LedgerError(
+            f"The run {run} is not counted in {path}.",
+            why="What it releases must be reserved before it begins.",
+            fix="Name the budget that the run was begun with.",
+        )
+    if found.settled is not None:
+        raise LedgerError(
+            f"The run {run} has been settled in {path}.",
+            why="What it had not released was given back, and may have been spent by others.",
+            fix="Begin a new run.",
+        )
+    return found
+
+
+def _reservation(event: Event, command: str, replaces: str | None = None) -> Entry:
+    body = {"run": secrets.token_hex(8), "event": to_json(event), "command": command, "who": _who(), "time": _now()}
+    return Entry("reserve", body if replaces is None else {**body, "replaces": replaces})
+
+
+def _snapshot(entries: tuple[Entry, ...], path: Path) -> Snapshot:
+    """What ``entries`` come to; an order that this package never writes is refused."""
+    try:
+        state = Snapshot(Terms.from_json(entries[0].body), _text(entries[0].body["time"]))
+        runs: dict[str, CountedRun] = {}
+        for entry in entries[1:]:
+            name = _text(entry.body["run"])
+            runs[name] = _after(runs.get(name), entry, state.terms)
+    except (AdaDPError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise LedgerCorrupt(
+            f"{path} is no budget that holds: {error}.",
+            why="What has been spent is no longer known.",
+            fix="Put the latest copy back that holds.",
+        ) from error
+    return replace(state, runs=tuple(runs.values()))
+
+
+def _after(run: CountedRun | None, entry: Entry, terms: Terms) -> CountedRun:
+    """``run`` after one more entry about it."""
+    body, time = entry.body, _text(entry.body["time"])
+    if entry.kind == "reserve" and run is None:
+        event = from_json(body["event"])
+        if event.neighbours is not terms.neighbours:
+            raise ValueError("a reservation is for other neighbours")
+        who, command = _text(body["who"]), _text(body["command"])
+        replaces = _text(body["replaces"]) if "replaces" in body else None
+        begun = terms.kind == FILTER
+        return CountedRun(_text(body["run"]), event, who, command, time, started=begun, replaces=replaces)
+    if run is None or run.settled is not None or entry.kind not in ("start", "resume", "settle"):
+        raise ValueError(f"an entry {entry.kind!r} has no place where it is")
+    if entry.kind == "start":
+        return replace(run, started=True)
+    if entry.kind == "resume":
+        return replace(run, resumed=run.resumed + 1)
+    released = None if body["released"] is None else from_json(body["released"])
+    if released is not None and released.neighbours is not terms.neighbours:
+        raise ValueError("a run was settled for other neighbours")
+    return replace(run, settled=time, released=released, head=None if body["head"] is None else _text(body["head"]))
+
+
+def _order(value: object) -> float:
+    order = checks.positive("order", value)
+    if order <= 1:
+        raise InputError(f"The Renyi order must be greater than 1, got {order:g}.", why="RDP is defined for those.")
+    return order
+
+
+def _text(value: object) -> str:
+    """Text that can be printed: a stranger's file must not write to the terminal what it likes."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError("a field is not printable text")
+    return value
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # no name in the system's list, as in containers
+        user = str(os.getuid())
+    return "".join(each if each.isprintable() else "?" for each in f"{user}@{socket.gethostname()}")

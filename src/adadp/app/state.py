@@ -1,0 +1,17 @@
+"""Where this machine keeps what it remembers of runs and budgets apart from their files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+FOLDER = "ADADP_STATE"
+"""The environment variable with the folder of the notes, in place of the user's state folder."""
+
+
+def state_folder() -> Path:
+    """Where notes are kept: public numbers, and keys that must not leave the machine."""
+    given = os.environ.get(FOLDER)
+    return Path(given) if given else platformdirs.user_state_path("adadp", appauthor=False)
