@@ -14,6 +14,7 @@ from adadp.app.report.html import render, run_page
 from adadp.app.report.html.page import Table
 from adadp.app.runs import RunFolder
 from adadp.app.train import fit, verify_run
+from adadp.errors import RunError
 
 pytestmark = pytest.mark.slow
 
@@ -79,3 +80,20 @@ def test_numbers_have_their_errors_and_no_percent(tmp_path):
     assert "MAE" in page.headline
     assert "%" not in page.headline
     assert [each.label for each in page.figures.figures][:2] == ["MAE", "R²"]
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"kind": "binary"}', '{"kind": "numbers", "targets": [{}]}'])
+def test_broken_figures_are_an_error_of_the_folder(tmp_path, content):
+    folder = run(tmp_path / "run")
+    folder.figures_path.write_text(content, encoding="utf-8")
+    with pytest.raises(RunError, match="does not hold figures"):
+        run_page(folder)
+    assert {"measurements", "page"} <= {check.name for check in verify_run(folder) if not check.passed}
+
+
+def test_released_sums_that_no_run_can_have_do_not_verify(tmp_path):
+    folder = run(tmp_path / "run", holdout="30%", holdout_noise=1.0, seed=None)
+    released = folder.holdout()
+    for change in ({"sums": []}, {"noise_multiplier": 0.0}, {"kind": "numbers", "targets": [{"low": 1, "high": 1}]}):
+        folder.write_holdout({**released, **change})
+        assert "measurements" in {check.name for check in verify_run(folder) if not check.passed}

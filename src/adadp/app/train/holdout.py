@@ -135,7 +135,10 @@ def length_of(about: Mapping[str, Any]) -> int:
 def figures_of(released: Mapping[str, Any]) -> dict[str, Any]:
     """The figures that follow from the released sums in holdout.json, which anybody can compute again."""
     spread = released["noise_multiplier"] * bound_of(released)
-    if len(released["sums"]) != length_of(released) or not all(map(math.isfinite, released["sums"])):
+    sound = all(map(math.isfinite, released["sums"])) and spread > 0
+    if released["kind"] == "numbers":
+        sound = sound and all(low < high for low, high in _ranges(released))
+    if not sound or len(released["sums"]) != length_of(released):
         raise InputError("holdout.json does not have the sums it should.", fix="Put the run's own file back.")
     if released["kind"] == "numbers":
         names = [target["name"] for target in released["targets"]]

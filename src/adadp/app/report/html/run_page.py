@@ -12,7 +12,8 @@ the most frequent class
 no confusion.json                  no matrix, no balanced accuracy
 no figures.json                    the accuracy, or the evaluation, alone
 a class that is rare               AUROC and recall lead, and not the accuracy
-a broken confusion.json            ``RunError``
+a broken confusion.json, or        ``RunError``
+figures.json, or holdout.json
 a certificate of another format    ``InputError``
 """
 
@@ -57,7 +58,7 @@ def run_page(folder: RunFolder) -> Page:
     look = _final_look(lines)
     matrix, counts = _matrix_of(folder), folder.class_counts()
     about = () if matrix is None or counts is None else doubts(counts, matrix.labels)
-    figures, released = folder.figures(), folder.holdout()
+    figures, released = _readable(folder)
     status, tone, headline = _verdict(config, certificate, _came_to(look, figures, released))
     sections = [
         *([] if certificate is None else [_protection(certificate)]),
@@ -133,6 +134,22 @@ def _leading(
     if figures is None or leading(figures) == ("accuracy",):
         return _looked(look, counts)
     return key_figures(figures)
+
+
+def _readable(folder: RunFolder) -> tuple[Figures | None, Figures | None]:
+    """The figures in the folder, if all of them can be shown."""
+    figures, released = folder.figures(), folder.holdout()
+    try:
+        _quality(figures, released)
+        for each in (figures, None if released is None else released["figures"]):
+            if each is not None:
+                headline_of(each), key_figures(each)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, InputError) as error:
+        raise RunError(
+            f"{folder.figures_path} or {folder.holdout_path} does not hold figures: {type(error).__name__} {error}.",
+            fix="Put the run's own file back.",
+        ) from error
+    return figures, released
 
 
 def _quality(figures: Figures | None, released: Figures | None) -> list[Section]:
