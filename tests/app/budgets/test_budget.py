@@ -160,7 +160,7 @@ def test_a_run_that_no_budget_covers_is_refused(tmp_path, event, match):
 def test_another_unit_is_refused(tmp_path):
     budget = made(tmp_path)
     for unit in ("patient", "patient_id", "PatientID"):
-        budget.reserve(RUN, command="run", unit=unit)
+        budget.reserve(STEP, command="run", unit=unit)
     with pytest.raises(InputError, match="counts for one patient, and the run for one visit"):
         budget.reserve(RUN, command="run", unit="visit")
 
