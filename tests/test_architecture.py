@@ -47,10 +47,9 @@ CORE: dict[str, set[str]] = {
     "methods": {"errors", "checks", "clipping", "gradients", "schedules"},
     "plan": {"errors", "checks", "events", "schedules", "accounting", "sampling", "clipping"},
     "release": {"errors", "events", "ledger", "noise", "randomness", "ranks"},
-    "exact": {"errors", "gradients", "methods", "release", "randomness", "records"},
     "joining": {"errors", "randomness", "ranks", "records", "sharding"},
     "step": {
-        "exact",
+        "registry",
         "joining",
         "errors",
         "checks",

@@ -21,7 +21,6 @@ from adadp import checks
 from adadp.clipping import ClipState
 from adadp.errors import InputError, without_text
 from adadp.events import Neighbours
-from adadp.exact import SCORE_UNITS, ExactSums, check_exact
 from adadp.gradients import engine_for
 from adadp.gradients.model_checks import plain_model
 from adadp.gradients.passes import MakePasses
@@ -32,6 +31,7 @@ from adadp.plan import Plan
 from adadp.randomness import RandomSource, source_of
 from adadp.ranks import joined, tensors_digest, together
 from adadp.records import Data, Records
+from adadp.registry import Registry
 from adadp.release import Crossing, GaussianMechanism, Permit
 from adadp.sampling import Batches, places
 
@@ -41,7 +41,8 @@ DEFAULT_MEMORY = 1 << 30
 LARGEST_CHUNK = 1024
 """Records summed in float32 at most, before their sum is added in float64: what keeps rounding inside its allowance."""
 
-ARITHMETICS = ("fast", "exact")
+ARITHMETICS: Registry[type[Any]] = Registry("arithmetic", {}, lambda found: found if isinstance(found, type) else None)
+"""Others than fast, in which sums are made record by record: classes like ``adadp.app.exact.ExactSums``."""
 
 CHECK_EVERY = 0.02
 """In which part of the steps a few records are computed alone and compared."""
@@ -392,16 +393,13 @@ class PrivateGradients:
         """
         return bound * (1 + steepness * self.query.batch_size * 2.0**-20)
 
-    def _exact_sums(self, arithmetic: str, method: Method) -> ExactSums | None:
-        """Who computes the sums in exact arithmetic; None for fast."""
-        if arithmetic not in ARITHMETICS:
-            raise InputError(f"Unknown arithmetic {arithmetic!r}.", fix=checks.one_of(arithmetic, ARITHMETICS))
+    def _exact_sums(self, arithmetic: str, method: Method) -> Any:
+        """Who computes the sums record by record; None for fast arithmetic."""
         if arithmetic == "fast":
             return None
-        coordinates = sum(value.numel() for value in self._engine.zeros().values())
-        noisy, records = self.plan.noise is not None, len(self._records)
-        check_exact(method, self._device, noisy=noisy, records=records, coordinates=coordinates)
-        return ExactSums(self._engine, self._records, self.source)
+        sums = ARITHMETICS.find(arithmetic)(self._engine, self._records, self.source)
+        sums.check(method, self._device, noisy=self.plan.noise is not None)
+        return sums
 
     def _chunk(self, chunk_size: int | str, memory_limit: int) -> int:
         if chunk_size == "auto":
@@ -456,7 +454,7 @@ class _Chooser:
         private, step = self._private, self._step
         if private._exact is not None:
             total = private._exact.scores(scores, self._batch[0], direction, lengths, bound, step)
-            bound = float(SCORE_UNITS)
+            bound = float(private._exact.score_units)
         else:
             total = torch.zeros(len(lengths), dtype=torch.float64)
             for group, chunks in enumerate(self._batch):

@@ -12,7 +12,7 @@ from adadp.app.config import TrainConfig
 from adadp.certificate.digests import json_digest
 from adadp.errors import InputError
 from adadp.events import Neighbours
-from adadp.step import ARITHMETICS
+from adadp.step import ARITHMETICS as FURTHER_ARITHMETICS
 
 LOOKS = "validation:s0=10,k=0.7"
 
@@ -155,7 +155,7 @@ def test_the_plain_configuration_is_accepted_and_frozen():
 
 
 def test_names_are_those_of_the_rooms_that_own_them():
-    assert room.ARITHMETICS == ARITHMETICS
+    assert ("fast", *FURTHER_ARITHMETICS) == room.ARITHMETICS
     assert set(room.NEIGHBOURS) == {relation.value for relation in Neighbours}
 
 
@@ -210,6 +210,7 @@ def test_every_field_counts_for_the_digest(name):
         "groups",
         "loss",
         "unit",
+        "budget",
     )
     base = bases.get(name, base)
     changed = base.replace(**{name: others.get(name, "other" if name in texts else 7)})

@@ -17,9 +17,9 @@ from torch import nn
 
 from adadp import Ledger, Plan, PrivateGradients
 from adadp.app.accounting import RdpFilter
+from adadp.app.exact import SCORE_UNITS, ExactSums, WholeSum
 from adadp.app.texts.methods import parse_method
 from adadp.errors import InputError
-from adadp.exact import SCORE_UNITS, ExactSums, WholeSum
 from adadp.gradients import loop_gradients
 from adadp.ledger import PlannedBudget
 from adadp.noise import grid_of

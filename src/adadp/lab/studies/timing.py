@@ -30,11 +30,11 @@ from torch import Tensor
 
 from adadp import checks
 from adadp.app.accounting import RdpFilter
+from adadp.app.exact import one_thread
 from adadp.app.losses import cross_entropy
 from adadp.app.texts.methods import parse_method
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
-from adadp.exact import one_thread
 from adadp.lab.studies.keys import keyed
 from adadp.ledger import Ledger, PlannedBudget
 from adadp.plan import Plan

@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -94,9 +94,28 @@ class WholeSum:
 class ExactSums:
     """The sums of a batch, record by record."""
 
+    score_units: ClassVar[int] = SCORE_UNITS
+
     def __init__(self, engine: GradientEngine, records: Records, source: RandomSource) -> None:
         self._engine, self._records, self._source = engine, records, source
         self._device = torch.device("cpu")
+
+    def check(self, method: Method, device: torch.device, *, noisy: bool) -> None:
+        """Refuse what exact arithmetic cannot be proved for, before anything is charged."""
+        coordinates = sum(value.numel() for value in self._engine.zeros().values())
+        records = len(self._records)
+        reasons = {
+            f"The method {method} is not private.": method.not_private is not None,
+            "The run adds no noise, so there is no guarantee to prove.": not noisy,
+            f"The device is {device.type}; only the processor's kernels are taken to be reproducible.": device.type
+            != "cpu",
+            "So many records of so many parameters leave the range of exact sums.": (
+                records > _MOST_RECORDS or records * 2.0**15 * math.sqrt(coordinates) > _LARGEST
+            ),
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                raise InputError(f"Exact arithmetic cannot be used. {reason}", fix="Use fast arithmetic.")
 
     def parts(self, query: Query, batch: Sequence[Tensor], bounds: Mapping[str, float], step: int) -> Parts:
         """What ``query`` asks of the batch, in the coordinates the noise is added in, on its grid. Sensitive."""
@@ -162,22 +181,6 @@ class ExactSums:
             "from one call to the next, or draws random numbers elsewhere than from torch.",
             fix="Make forward passes independent of one another, or use fast arithmetic.",
         )
-
-
-def check_exact(method: Method, device: torch.device, *, noisy: bool, records: int, coordinates: int) -> None:
-    """Refuse what exact arithmetic cannot be proved for, before anything is charged."""
-    reasons = {
-        f"The method {method} is not private.": method.not_private is not None,
-        "The run adds no noise, so there is no guarantee to prove.": not noisy,
-        f"The device is {device.type}; only the processor's kernels are taken to be reproducible.": device.type
-        != "cpu",
-        "So many records of so many parameters leave the range of exact sums.": (
-            records > _MOST_RECORDS or records * 2.0**15 * math.sqrt(coordinates) > _LARGEST
-        ),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise InputError(f"Exact arithmetic cannot be used. {reason}", fix="Use fast arithmetic.")
 
 
 @contextmanager
