@@ -52,7 +52,7 @@ def main() -> None:
     known = facts(("torch",)) | {"rounds": options.rounds, "steps": options.steps, "results": found}
     (RESULTS / "ranks.json").write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     lines = [
-        "One and two processes on two cores, one thread each, gloo over loopback. The batch is divided among the processes; "
+        "One and two processes on two cores, one thread each, gloo over loopback. The batch is divided among them; "
         "the ordinary step of two is that of DistributedDataParallel. Medians of wall-clock time; megabytes are all "
         "that crossed the network in a step, in both directions, headers and confirmations included. "
         f"{known['cpu']}; {versions_text(known)}; {known['date']}.",

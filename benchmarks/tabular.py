@@ -46,20 +46,32 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0)
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A public table with the question asked of it: columns of text, ranges, categories, and what most values are."""
+    """A public table with the question asked of it: columns of text, ranges, categories, and what most values are.
+
+    ``classes`` are two, or the ends of the range of a target that is a number.
+    """
 
     rows: Callable[[], list[list[str]]]
     numbers: dict[str, tuple[float, float]]
     categories: dict[str, Sequence[str]]
-    classes: tuple[str, str]
+    classes: tuple[str, str] | tuple[float, float]
     target: str
     names: tuple[str, ...]
     log: tuple[str, ...] = ()
     defaults: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def number(self) -> bool:
+        """Whether the target is a number."""
+        return not isinstance(self.classes[0], str)
+
     def schema(self, *, declared: bool) -> str:
         """What `adadp train --schema` is given."""
-        lines = ["[target]", f"column = {json.dumps(self.target)}", f"classes = {json.dumps(self.classes)}", ""]
+        low, high = self.classes
+        about = (
+            f'kind = "number"\nlow = {low}\nhigh = {high}' if self.number else f"classes = {json.dumps(self.classes)}"
+        )
+        lines = ["[target]", f"column = {json.dumps(self.target)}", about, ""]
         lines.append("[columns]")
         default = dict(self.defaults) if declared else {}
         for name, (low, high) in self.numbers.items():
@@ -95,6 +107,21 @@ SOURCES = {
         {name: words.split(", ") for name, words in CATEGORIES.values()},
         ("<=50K", ">50K"),
         "income",
+        (*(name for _, (name, _) in sorted({**NUMBERS, **CATEGORIES}.items())), "income"),
+        log=("capital-gain", "capital-loss"),
+        defaults=(
+            ("native-country", "United-States"),
+            ("race", "White"),
+            ("workclass", "Private"),
+            ("sex", "Male"),
+        ),
+    ),
+    "adult-hours": Source(
+        adult_rows,
+        {name: ends for name, ends in NUMBERS.values() if name != "hours-per-week"},
+        {name: words.split(", ") for name, words in CATEGORIES.values()} | {"income": ("<=50K", ">50K")},
+        (1, 99),
+        "hours-per-week",
         (*(name for _, (name, _) in sorted({**NUMBERS, **CATEGORIES}.items())), "income"),
         log=("capital-gain", "capital-loss"),
         defaults=(
@@ -163,7 +190,10 @@ def keep(key: str, found: dict[str, float]) -> None:
 
 
 def figures(scores: Any, truth: Any) -> dict[str, float]:
-    """AUROC (ties count half), log loss and accuracy of probabilities of the second class."""
+    """AUROC (ties count half), log loss and accuracy of probabilities of the second class; of numbers RMSE and MAE."""
+    if truth.dtype.kind == "f":
+        error = scores - truth
+        return {"rmse": round(float((error**2).mean() ** 0.5), 4), "mae": round(float(np.abs(error).mean()), 4)}
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     rank = (np.cumsum(counts) - (counts - 1) / 2)[place]
     ones = int(truth.sum())
@@ -182,7 +212,13 @@ def adadp(source: Source, folder: Path, split: list[Any], epsilon: float, *, dec
     (folder / "schema.toml").write_text(source.schema(declared=declared), encoding="utf-8")
     data, schema = f"table:{folder / 'train.csv'}", str(folder / "schema.toml")
     result = start(TrainConfig(data, schema=schema, epsilon=epsilon, delta=DELTA))
-    values, labels = load_own(f"table:{folder / 'test.csv'}", schema=schema).encoder.read_labelled(folder / "test.csv")
+    encoder = load_own(f"table:{folder / 'test.csv'}", schema=schema).encoder
+    values, labels = encoder.read_labelled(folder / "test.csv")
+    if source.number:
+        (target,) = encoder.targets
+        with torch.inference_mode():
+            outputs = torch.cat([result.model(part) for part in torch.split(values, 4096)])
+        return target.meant(outputs.flatten()).numpy(), target.true(labels.flatten()).numpy()
     with torch.inference_mode():
         parts = [torch.softmax(result.model(part), dim=1)[:, 1] for part in torch.split(values, 4096)]
     return torch.cat(parts).double().numpy(), labels.numpy()
@@ -190,12 +226,18 @@ def adadp(source: Source, folder: Path, split: list[Any], epsilon: float, *, dec
 
 def columns_of(source: Source, rows: list[list[str]]) -> tuple[dict[str, list[str]], Any]:
     columns = dict(zip(source.names, map(list, zip(*rows, strict=True)), strict=True))
-    return columns, np.array([value == source.classes[1] for value in columns.pop(source.target)]).astype(int)
+    labels = columns.pop(source.target)
+    if source.number:
+        return columns, np.array(labels, float)
+    return columns, np.array([value == source.classes[1] for value in labels]).astype(int)
 
 
 def dp_ebm(source: Source, folder: Path, split: list[Any], epsilon: float) -> Any:
     del folder
-    from interpret.privacy import DPExplainableBoostingClassifier  # noqa: PLC0415
+    from interpret.privacy import (  # noqa: PLC0415
+        DPExplainableBoostingClassifier,
+        DPExplainableBoostingRegressor,
+    )
 
     def table(rows: list[list[str]]) -> Any:
         columns, labels = columns_of(source, rows)
@@ -206,20 +248,24 @@ def dp_ebm(source: Source, folder: Path, split: list[Any], epsilon: float) -> An
         return made, labels
 
     train, test = map(table, split)
-    model = DPExplainableBoostingClassifier(
+    bounds = {"privacy_target_min": source.classes[0], "privacy_target_max": source.classes[1]}
+    kind = DPExplainableBoostingRegressor if source.number else DPExplainableBoostingClassifier
+    model = kind(
         feature_names=[*source.numbers, *source.categories],
         feature_types=["continuous"] * len(source.numbers) + ["nominal"] * len(source.categories),
         epsilon=epsilon,
         delta=DELTA,
         n_jobs=1,
         privacy_bounds=dict(enumerate(source.numbers.values())),
+        **(bounds if source.number else {}),
     )
-    return model.fit(*train).predict_proba(test[0])[:, 1], test[1]
+    model.fit(*train)
+    return (model.predict(test[0]) if source.number else model.predict_proba(test[0])[:, 1]), test[1]
 
 
 def diffprivlib(source: Source, folder: Path, split: list[Any], epsilon: float) -> Any:
     del folder
-    from diffprivlib.models import LogisticRegression  # noqa: PLC0415
+    from diffprivlib.models import LinearRegression, LogisticRegression  # noqa: PLC0415
 
     def table(rows: list[list[str]]) -> Any:
         columns, labels = columns_of(source, rows)
@@ -232,6 +278,10 @@ def diffprivlib(source: Source, folder: Path, split: list[Any], epsilon: float) 
         return np.concatenate(parts, axis=1), labels
 
     train, test = map(table, split)
+    if source.number:
+        width = train[0].shape[1]
+        model = LinearRegression(epsilon=epsilon, bounds_X=(np.zeros(width), np.ones(width)), bounds_y=source.classes)
+        return model.fit(*train).predict(test[0]), test[1]
     norm = (len(source.numbers) + len(source.categories)) ** 0.5
     model = LogisticRegression(epsilon=epsilon, data_norm=norm, C=0.01, max_iter=1000)
     return model.fit(*train).predict_proba(test[0])[:, 1], test[1]
@@ -248,14 +298,15 @@ SYSTEMS: dict[str, Callable[..., Any]] = {
 def write_page() -> None:
     done = measured_so_far()
     lines = []
-    for name in SOURCES:
-        lines += ["", f"| {name}: AUROC / log loss (splits) | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " |"]
+    for name, source in SOURCES.items():
+        metrics, said = (("rmse", "mae"), "RMSE / MAE") if source.number else (METRICS, "AUROC / log loss")
+        lines += ["", f"| {name}: {said} (splits) | " + " | ".join(f"epsilon {e:g}" for e in EPSILONS) + " |"]
         lines.append("|---|" + "---|" * len(EPSILONS))
         for system in SYSTEMS:
             cells = []
             for epsilon in EPSILONS:
                 found = [value for key, value in done.items() if key.startswith(f"{name}/{system}/{epsilon:g}/")]
-                means = [statistics.mean(each[figure] for each in found) if found else 0 for figure in METRICS]
+                means = [statistics.mean(each[figure] for each in found) if found else 0 for figure in metrics]
                 cells.append(" / ".join(f"{mean:.4f}" for mean in means) + f" ({len(found)})" if found else "")
             if any(cells):
                 lines.append(f"| {system} | " + " | ".join(cells) + " |")
