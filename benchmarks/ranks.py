@@ -230,11 +230,11 @@ def on_paper() -> list[str]:
     first = CLUSTERS[0]
     return [
         f"**On paper**, for a decoder of {PARAMETERS / 1e9:.1f}e9 parameters, copied on every GPU, and batches of "
-        f"{TOKENS_OF_BATCH:,} tokens; milliseconds a step. Assumed, not measured: {first.teraflops:.0f} TFLOP/s a GPU; a "
-        "private pass 1.2 times an ordinary one; an exchange of 12 bytes a parameter (ordinary: 8) at "
-        f"{first.gigabytes_per_second:.0f} GB/s inside a machine and {CLUSTERS[1].gigabytes_per_second:.0f} GB/s a GPU "
-        f"between machines, not overlapped with the passes; noise at {first.noise_nanoseconds} ns a coordinate, of which "
-        f"each GPU makes its share; three meetings a step, of log2(W) hops of {first.message_microseconds:.0f} "
+        f"{TOKENS_OF_BATCH:,} tokens; milliseconds a step. Assumed, not measured: {first.teraflops:.0f} TFLOP/s a GPU; "
+        "a private pass 1.2 times an ordinary one; an exchange of 12 bytes a parameter (ordinary: 8) at "
+        f"{first.gigabytes_per_second:.0f} GB/s inside a machine and {CLUSTERS[1].gigabytes_per_second:.0f} GB/s a "
+        f"GPU between machines, not overlapped with the passes; noise at {first.noise_nanoseconds} ns a coordinate, of "
+        f"which each GPU makes its share; three meetings a step, of log2(W) hops of {first.message_microseconds:.0f} "
         f"microseconds; a charge of {first.fsync_milliseconds:.0f} ms.",
         "",
         *table(
