@@ -192,7 +192,7 @@ def test_every_field_counts_for_the_digest(name):
         "delta": 1e-6, "lr": 0.2, "weight_decay": 0.1, "keep_noise": True, "ema": 0.5, "tensorboard": True,
         "arithmetic": "exact", "precision": "bf16", "compile": True,
     }  # fmt: skip
-    texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data", "validation_data")
+    texts = ("data", "method", "clip_rule", "features", "target", "schema", "test_data", "validation_data", "budget")
     base = bases.get(name, base)
     changed = base.replace(**{name: others.get(name, "other" if name in texts else 7)})
     assert getattr(changed, name) != getattr(base, name)
