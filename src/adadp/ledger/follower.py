@@ -24,6 +24,7 @@ class LedgerCopy(Ledger):
         self._resources = ExitStack()
         self._mutex = threading.Lock()
         self._process = os.getpid()
+        self.witness = None
         self._unusable = ""
 
     def _check_usable(self) -> None:

@@ -150,6 +150,9 @@ def test_runs_and_searches_are_counted_settled_and_verified(place):
     assert train["command"].startswith("adadp train --data table:people.csv")
     assert (train["state"], tune["state"]) == ("settled", "settled")
     assert tune["share"] == tune["planned_share"] > 0
+    assert train["reserved"]
+    assert tune["reserved"] == ""  # with its end it would tell how many runs were made
+    do("budget", "show", "people.budget", "--plot", "spent.png")
     for run in ("runs/a", "runs/b"):
         text = do("verify", run, "--budget", "people.budget")
         assert "ok    budget file: settled in people.budget" in text

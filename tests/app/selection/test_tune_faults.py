@@ -75,11 +75,11 @@ def test_no_file_tells_how_long_the_search_took(tmp_path, monkeypatch):
     """That tells how many runs there were. The system's own times (of a change of name, of birth) cannot be set."""
     out, kept, published = tmp_path / "run", {}, publishing.publish
 
-    def publishes(place, *arguments):
+    def publishes(place, *arguments, **more):
         kept["inode"] = place.stat().st_ino
         time.sleep(1.1)
         kept["moment"] = time.time()
-        return published(place, *arguments)
+        return published(place, *arguments, **more)
 
     monkeypatch.setattr(searching, "publish", publishes)
     tune(BASE, SETTINGS, out=out, law=LAW, validation=100)

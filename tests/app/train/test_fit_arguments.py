@@ -113,6 +113,8 @@ SENSELESS = {
     "precision": [{"precision": "half"}, {"precision": 16}],
     "compile": [{"compile": "yes"}, {"compile": 1}],
     "out": [{"out": 5}, {"out": True}],
+    "budget": [{"budget": 7}, {"budget": ""}, {"budget": "x.budget"}, {"budget": "x.budget", "seed": None}],
+    "moved": [{"moved": "yes"}, {"moved": True}],
     "resume": [{"resume": "yes"}, {"resume": 1}, {"resume": True}],
     "evaluate_every": [
         {"evaluate_every": 1},
@@ -197,6 +199,8 @@ ELSEWHERE = {
     "device": "needs another one",
     "example": "what the model is looked over with does not change a result: tests/test_train.py",
     "out": "a folder or none: tests/test_train.py",
+    "budget": "tests/app/budgets/test_counted_runs.py",
+    "moved": "tests/app/runs/test_anchor.py",
     "resume": "tests/test_resume.py",
     "tensorboard": "tests/test_tensorboard.py",
     "watch": "tests/test_train.py",

@@ -95,7 +95,7 @@ class CountedRun:
     who: str
     command: str
     reserved: str
-    """When."""
+    """When; nothing for a search, whose length tells how many runs it made, and that must stay secret."""
     started: bool
     """Under the rule ``planned``: whether it began."""
     resumed: int = 0
@@ -166,7 +166,7 @@ class DataBudget(Protocol):
         """What has been spent and reserved, checked."""
         ...
 
-    def reserve(self, event: Event, *, command: str, unit: str | None = None) -> str:
+    def reserve(self, event: Event, *, command: str, unit: str | None = None, timed: bool = True) -> str:
         """Count ``event`` as what a run will release, and return the id for its ledger; or ``BudgetExceeded``."""
         ...
 
@@ -221,11 +221,11 @@ class BudgetFile:
         """What has been spent and reserved, every entry checked."""
         return _snapshot(self._store.read(), self.path)
 
-    def reserve(self, event: Event, *, command: str, unit: str | None = None) -> str:
+    def reserve(self, event: Event, *, command: str, unit: str | None = None, timed: bool = True) -> str:
         """Count ``event`` as what a run will release, and return the id for its ledger.
 
         Under the rule ``planned`` it begins on a reservation that was made for the same releases. ``unit`` is what the
-        run says that a record stands for, if it says anything.
+        run says that a record stands for, if it says anything. One that is not ``timed`` leaves no time behind.
         """
         with self._store.adding() as (entries, new):
             state = _snapshot(entries, self.path)
@@ -238,7 +238,7 @@ class BudgetFile:
                 new.append(Entry("start", {"run": name, "who": _who(), "time": _now()}))
                 return name
             refuse_beyond(state, [event], self.path)
-            new.append(_reservation(event, command))
+            new.append(_reservation(event, command, timed=timed))
             return str(new[0].body["run"])
 
     def plan(self, runs: list[tuple[Event, str]]) -> list[str]:
@@ -267,7 +267,7 @@ class BudgetFile:
         """The run with that id goes on, on what it has reserved."""
         with self._store.adding() as (entries, new):
             _open(_snapshot(entries, self.path), run, self.path)
-            new.append(Entry("resume", {"run": run, "who": _who(), "time": _now()}))
+            new.append(Entry("resume", {"run": run, "who": _who()}))  # the time would tell how long a search took
 
     def settle(self, run: str, released: Event | None, head: str | None) -> None:
         """The run is over: it released that, all in all, and ``head`` is the end of its ledger."""
@@ -282,7 +282,11 @@ class BudgetFile:
 def refuse_other(terms: Terms, event: Event, unit: str | None, path: Path) -> None:
     """Refuse a run whose guarantee is about other data sets than the budget's, or about no noise at all."""
     if is_noiseless(event):
-        raise InputError(f"A run without noise cannot be counted in {path}.", why="No budget covers it.")
+        raise InputError(
+            f"A run without noise cannot be counted in {path}.",
+            why="No budget covers it.",
+            fix="Give all that it releases noise.",
+        )
     if event.neighbours is not terms.neighbours:
         raise InputError(
             f"{path} is for {terms.neighbours.value} neighbours, and the run for {event.neighbours.value} ones.",
@@ -357,8 +361,9 @@ def _open(state: Snapshot, run: str, path: Path) -> CountedRun:
     return found
 
 
-def _reservation(event: Event, command: str, replaces: str | None = None) -> Entry:
-    body = {"run": secrets.token_hex(8), "event": to_json(event), "command": command, "who": _who(), "time": _now()}
+def _reservation(event: Event, command: str, replaces: str | None = None, *, timed: bool = True) -> Entry:
+    time = _now() if timed else ""
+    body = {"run": secrets.token_hex(8), "event": to_json(event), "command": command, "who": _who(), "time": time}
     return Entry("reserve", body if replaces is None else {**body, "replaces": replaces})
 
 
@@ -381,7 +386,9 @@ def _snapshot(entries: tuple[Entry, ...], path: Path) -> Snapshot:
 
 def _after(run: CountedRun | None, entry: Entry, terms: Terms) -> CountedRun:
     """``run`` after one more entry about it."""
-    body, time = entry.body, _text(entry.body["time"])
+    body, time = entry.body, _text(entry.body.get("time", ""))
+    if time:
+        datetime.fromisoformat(time)
     if entry.kind == "reserve" and run is None:
         event = from_json(body["event"])
         if event.neighbours is not terms.neighbours:
@@ -399,6 +406,8 @@ def _after(run: CountedRun | None, entry: Entry, terms: Terms) -> CountedRun:
     released = None if body["released"] is None else from_json(body["released"])
     if released is not None and released.neighbours is not terms.neighbours:
         raise ValueError("a run was settled for other neighbours")
+    if not time:
+        raise ValueError("a settlement has no time")
     return replace(run, settled=time, released=released, head=None if body["head"] is None else _text(body["head"]))
 
 

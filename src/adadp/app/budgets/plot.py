@@ -70,9 +70,9 @@ def _changes(state: Snapshot) -> list[tuple[datetime, str, float]]:
     Under the rule ``planned`` losses are composed and not added up: a run takes what it adds to those before it.
     """
     rule, found = state.terms.rule, list[tuple[datetime, str, float]]()
-    before = 0.0
+    before, begun = 0.0, datetime.fromisoformat(state.created)
     for number, run in enumerate(state.runs, 1):
-        begun = datetime.fromisoformat(run.reserved)
+        begun = datetime.fromisoformat(run.reserved) if run.reserved else begun  # of a search: after the one before
         if state.terms.kind != FILTER:
             total = rule.share(each.planned for each in state.runs[:number])
             found.append((begun, run.who, total - before))

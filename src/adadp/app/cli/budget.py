@@ -204,7 +204,7 @@ def _print(path: str, state: Snapshot) -> None:
     for run in state.runs:
         planned = _percent(terms.rule.share([run.planned]))
         counts = _percent(state.share_of(run))
-        table.add_row(run.reserved[:16].replace("T", " "), run.id, run.who, _state_of(run), planned, counts)
+        table.add_row(run.reserved[:16].replace("T", " ") or "search", run.id, run.who, _state_of(run), planned, counts)
     if state.runs:
         console.print(table)
     if terms.order is None and len(state.runs) > 1:

@@ -157,7 +157,7 @@ class Searching:
                 why="What it may publish is no longer known.",
                 fix="Put ledger.jsonl back. Do not resume without it.",
             )
-        run = None if config.budget is None else Counted.reserve(config, self.search.event()).run
+        run = None if config.budget is None else Counted.reserve(config, self.search.event(), timed=False).run
         return Ledger.create(self.folder.ledger_path, budget=budget, run=run, seeded=self._seed is not None)
 
     def _first(self) -> tuple[State, Tensor]:

@@ -42,11 +42,19 @@ class Counted:
     run: str
 
     @classmethod
-    def reserve(cls, config: TrainConfig, event: Event, what_fits: Callable[[Snapshot], str] | None = None) -> Counted:
+    def reserve(
+        cls,
+        config: TrainConfig,
+        event: Event,
+        what_fits: Callable[[Snapshot], str] | None = None,
+        *,
+        timed: bool = True,
+    ) -> Counted:
         """Count ``event`` as what a run of ``config`` will release; a refusal says ``what_fits``."""
         budget = _named(config)
         try:
-            return cls(budget, budget.reserve(event, command=command_of(config), unit=config.unit))
+            made = budget.reserve(event, command=command_of(config), unit=config.unit, timed=timed)
+            return cls(budget, made)
         except BudgetExceeded as error:
             raise _with_advice(error, budget.state(), what_fits) from None
 

@@ -145,6 +145,12 @@ def fit(
     refuse_unknown(settings, [*signature(fit).parameters, *SETTINGS])
     make = None if isinstance(optimizer, str) else optimizer
     _check_objects(make=make, collate_fn=collate_fn, evaluate=evaluate, watch=watch, out=out, resume=resume)
+    if not isinstance(moved, bool) or (moved and not resume):
+        raise InputError(
+            f"moved is {moved!r}, and resume is {resume!r}.",
+            why="It says of a run that goes on that it ran on another machine.",
+            fix="Leave moved out, or pass resume=True and moved=True.",
+        )
     given, epochs = settings.get, settings.get("epochs")
     _check_scheduler(scheduler, lr, make, given("lr_schedule"))
     data, found_units, test, unit_notes = _with_units(data, units, test, test_units, given("rows_per_unit"))
