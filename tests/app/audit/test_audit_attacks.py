@@ -108,8 +108,8 @@ def test_a_divisor_that_counts_the_batch_is_noticed_in_the_spread_of_the_noise()
 
 @pytest.mark.parametrize("experiment", [Dirac(), Canary()], ids=["dirac", "canary"])
 def test_scales_from_gradients_that_were_not_released_are_noticed(experiment):
-    plan = Plan.of_noise(noise=16.0, clip_norm=1.0, records=40, batch_size=20, steps=6)
-    bound, claimed = attacked(experiment, plan, 1e-5, trials=40, method=RawScales(start=2, lowest=1e-3))
+    plan = Plan.of_noise(noise=16.0, clip_norm=1.0, records=40, batch_size=20, steps=12)
+    bound, claimed = attacked(experiment, plan, 1e-5, trials=60, method=RawScales(start=2, lowest=1e-3))
     assert bound.epsilon_low > claimed
 
 

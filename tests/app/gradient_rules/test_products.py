@@ -75,7 +75,7 @@ class Tied(nn.Module):
 def test_a_tied_table_with_several_uses(words, padding):
     tokens, labels = torch.randint(0, 7, (3, 4)), torch.tensor([0, 2, 3])
     engine = agrees(Tied(words, padding), (tokens, labels), loss=cross_entropy)
-    (piece,) = engine.capture((tokens, labels))._pieces
+    (piece,) = engine.capture((tokens, labels)).pieces
     assert (piece.closed_form is not None) is (words == 300)  # a small table is simply made
 
 

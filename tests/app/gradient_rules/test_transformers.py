@@ -157,7 +157,7 @@ def test_every_parameter_by_a_rule_with_dropout(name):
 
 def test_a_tied_table_is_never_made_for_every_record():
     model, loss, batch = made("gpt2", 0.0)
-    pieces = built(model, loss, batch).capture(batch)._pieces
+    pieces = built(model, loss, batch).capture(batch).pieces
     (table,) = [each for each in pieces if any(t.name == "transformer.wte.weight" for t in each.targets.values())]
     assert table.closed_form is not None
 

@@ -105,7 +105,7 @@ def test_frozen_layers_cost_what_they_cost_without_privacy():
         capture.weighted_sums(torch.ones(len(TEXTS), 1), [engine.names])
     assert ordinary.multiplications > 0
     assert private.multiplications <= 1.02 * ordinary.multiplications
-    assert {target.name for piece in capture._pieces for target in piece.targets.values()} == set(engine.names)
+    assert {target.name for piece in capture.pieces for target in piece.targets.values()} == set(engine.names)
 
 
 @pytest.mark.slow

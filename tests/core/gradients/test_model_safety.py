@@ -86,7 +86,7 @@ def test_nothing_keeps_the_graph_alive(kind):
     try:
         capture = engine.capture(batch)
         assert all(each() is None for each in seen)
-        held = [weakref.ref(held) for held in capture._pieces]
+        held = [weakref.ref(held) for held in capture.pieces]
         del capture
         assert all(each() is None for each in held)
     finally:

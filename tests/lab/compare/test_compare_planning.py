@@ -257,7 +257,7 @@ def test_a_small_file_gets_a_batch_that_fits_it(table, records):
     base = own(table, test_data=f"table:{table / 'test.csv'}", delta=1e-4, steps=3)
     base |= {} if records is None else {"records": records}
     (case,) = plan_all(Comparison("t", base, (Case("dpsgd", {"method": "dpsgd"}),), (0,), (1.0,)))
-    assert case.plan.batch_size == case.config.batch_size == 50
+    assert case.plan.batch_size == case.config.batch_size == 20
 
 
 @pytest.mark.usefixtures("in_this_process")

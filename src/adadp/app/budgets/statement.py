@@ -33,7 +33,7 @@ def _in_words(stated: Mapping[str, Any]) -> str:
     return (
         f"The run is counted in {stated['file']}, the budget of its data set. All runs on this data that are counted "
         f"there together, {how}, are ({stated['epsilon']:g}, {stated['delta']:g})-differentially private for {change}, "
-        f"provided that each {stated['unit']} is one record."
+        f"provided that in each of them one record is one {stated['unit']}, or all rows of one."
     )
 
 
