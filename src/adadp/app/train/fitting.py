@@ -144,13 +144,9 @@ def fit(
     """
     refuse_unknown(settings, [*signature(fit).parameters, *SETTINGS])
     make = None if isinstance(optimizer, str) else optimizer
-    _check_objects(make=make, collate_fn=collate_fn, evaluate=evaluate, watch=watch, out=out, resume=resume)
-    if not isinstance(moved, bool) or (moved and not resume):
-        raise InputError(
-            f"moved is {moved!r}, and resume is {resume!r}.",
-            why="It says of a run that goes on that it ran on another machine.",
-            fix="Leave moved out, or pass resume=True and moved=True.",
-        )
+    _check_objects(
+        make=make, collate_fn=collate_fn, evaluate=evaluate, watch=watch, out=out, resume=resume, moved=moved
+    )
     given, epochs = settings.get, settings.get("epochs")
     _check_scheduler(scheduler, lr, make, given("lr_schedule"))
     data, found_units, test, unit_notes = _with_units(data, units, test, test_units, given("rows_per_unit"))
@@ -320,7 +316,7 @@ def _check_scheduler(scheduler: object, lr: object, make: object, schedule: obje
 
 
 def _check_objects(
-    *, make: object, collate_fn: object, evaluate: object, watch: object, out: object, resume: object
+    *, make: object, collate_fn: object, evaluate: object, watch: object, out: object, resume: object, moved: object
 ) -> None:
     """What is no setting but an object: found now, not when it is used."""
     functions = {
@@ -339,6 +335,12 @@ def _check_objects(
         raise InputError(f"out is {out!r}, which is no path.", fix="Pass the folder for the run, or leave it out.")
     if not isinstance(resume, bool):
         raise InputError(f"resume must be true or false, got {resume!r}.", fix="Pass it as a bool; the folder is out.")
+    if not isinstance(moved, bool) or (moved and not resume):
+        raise InputError(
+            f"moved is {moved!r}, and resume is {resume!r}.",
+            why="It says of a run that goes on that it ran on another machine.",
+            fix="Leave moved out, or pass resume=True and moved=True.",
+        )
 
 
 def _refuse_ignored(name: str, value: object, lacking: str, needed: str, *given: object) -> None:
