@@ -41,6 +41,10 @@ def run(out: Path | None, **settings):
     return fit(nn.Linear(settings.pop("width", 5), 2), data, out=out, **{**SETTINGS, **settings})
 
 
+IDS = [number // 2 for number in range(len(X))]
+"""Two rows to a unit."""
+
+
 def halved(optimizer, steps):
     return torch.optim.lr_scheduler.MultiStepLR(optimizer, [steps // 2], gamma=0.5)
 
@@ -115,6 +119,12 @@ SENSELESS = {
     "out": [{"out": 5}, {"out": True}],
     "budget": [{"budget": 7}, {"budget": ""}, {"budget": "x.budget"}, {"budget": "x.budget", "seed": None}],
     "moved": [{"moved": "yes"}, {"moved": True}],
+    "units": [{"units": value} for value in (5, "patient", [1] * len(X), list(range(len(X) - 1)))]
+    + [{"units": [float("nan")] * len(X)}],
+    "test_units": [{"test_units": [1, 2]}, {"units": IDS, "test_units": [1, 2]}]
+    + [{"units": IDS, "test": TEST, "test_units": value} for value in ([-1], IDS[:60], 5)],
+    "rows_per_unit": [{"rows_per_unit": 3}]
+    + [{"units": IDS, "rows_per_unit": value} for value in (0, -1, 1.5, "many")],
     "resume": [{"resume": "yes"}, {"resume": 1}, {"resume": True}],
     "evaluate_every": [
         {"evaluate_every": 1},
@@ -157,6 +167,8 @@ EFFECT = {
     "features": {"features": "standardise:noise_multiplier=9"},
     "clip_norm": {"clip_norm": Automatic(0.5)},
     "groups": {"groups": ["a", "b"] * 30, "test": TEST},
+    "units": {"units": IDS},
+    "rows_per_unit": {"units": IDS, "rows_per_unit": 1},
     "class_weights": {"class_weights": "1,5"},
     "class_priors": {"class_priors": "0.9,0.1"},
     "threshold": {"threshold": 0.9, "test": TEST},
@@ -188,7 +200,7 @@ EFFECT = {
     "searched": {"searched": 3},
     "allow_nonprivate": {"noise_multiplier": 0, "allow_nonprivate": True},
 }
-BESIDE = {"keep_noise", "evaluate_every", "groups", "threshold", "holdout_noise"}
+BESIDE = {"keep_noise", "evaluate_every", "groups", "threshold", "holdout_noise", "rows_per_unit"}
 """Arguments that mean something beside another one only."""
 
 ELSEWHERE = {
@@ -201,6 +213,7 @@ ELSEWHERE = {
     "out": "a folder or none: tests/test_train.py",
     "budget": "tests/app/budgets/test_counted_runs.py",
     "moved": "tests/app/runs/test_anchor.py",
+    "test_units": "changes no result, or refuses it: tests/app/test_units.py",
     "resume": "tests/test_resume.py",
     "tensorboard": "tests/test_tensorboard.py",
     "watch": "tests/test_train.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from numbers import Real
 from typing import Any
@@ -266,7 +266,15 @@ def _with_units(
         test_units = units
     if test_units is not None:
         test, test_units = taken_out(test, test_units, "test_units")
-        refuse_shared(known, codes_of(test_units, name)[1], name)
+        test_codes, test_ids = codes_of(test_units, name)
+        column = test[-1] if isinstance(test, tuple) else test
+        if len(test_codes) != len(next(iter(column.values())) if isinstance(column, Mapping) else column):
+            raise InputError(
+                "`test_units` does not hold one id for each row of `test`.",
+                why="Units that are trained on and measured could not be found.",
+                fix="Pass as many ids as there are rows, in their order.",
+            )
+        refuse_shared(known, test_ids, name)
     notes = (NOT_COMPARED,) if test is not None and test_units is None else ()
     return data, Units(codes, ROWS_PER_UNIT if rows_per_unit is None else rows_per_unit), test, notes
 
