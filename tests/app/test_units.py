@@ -397,7 +397,7 @@ def test_a_certificate_that_claims_units_for_a_run_on_rows_does_not_verify(files
     [
         ({"unit": "person"}, "has a column 'patient', which the schema does not declare"),
         ({"unit": "a"}, "'a' is the unit and one of the features"),
-        ({"unit": "ill"}, "'ill' is the unit and the target"),
+        ({"unit": "ill"}, "'ill' is the unit and a target"),
         ({"data": "lacking.csv"}, "The column 'patient' has missing ids"),
         ({"test_data": "shared.csv"}, "Units of the test data are in the training data too"),
         ({"unit": None, "rows_per_unit": 4}, "neither unit nor the schema says"),
