@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,8 @@ from adadp.app.owndata.tabular import Columns, TableEncoder, private_positions
 from adadp.app.resolve import fitted, resolve
 from adadp.app.spec import RunSpec
 from adadp.app.start import Prepared, featured, run_on
-from adadp.app.train import TrainResult, train
+from adadp.app.targets import Target
+from adadp.app.train import TrainResult
 from adadp.app.train.planning import with_release_noise
 from adadp.errors import InputError, within
 
@@ -182,6 +184,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             record="one row of X",
             notes=(*notes, *columns, _HANDED_OVER),
             encoder=encoder.as_json(),
+            targets=encoder.targets,
         )
         return spec, featured(spec, inputs)
 
@@ -334,34 +337,18 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         table = self._table(X, reset=True)
         schema = _schema(self.columns, table)
         values = _numbers(_target(y, len(table)))
-        targets = torch.from_numpy((values.clip(low, high) - low) / (high - low) * 2 - 1).float()
         encoder = _encoding(schema, table, y, ())
-        note = f"The target is declared to lie in [{low:g}, {high:g}], and was brought into it."
-        spec, records = self._prepared(encoder, table, targets, note)
-        layer = nn.Linear(records.shape[0], 1)
-        for value in layer.parameters():
-            nn.init.zeros_(value)
-        inputs = records.inputs
-        result = train(
-            layer,
-            records.train,
-            RunSpec.of(spec.config.replace(model="python"), method=spec.method, stages=spec.stages),
-            loss="mse",
-            out=self.out,
-            record_unit=inputs.record,
-            notes=inputs.notes,
-            encoder=inputs.encoder,
-            input_shape=inputs.shape,
-        )
-        self._keep(encoder, result)
-        self._ends = low, high
+        target = Target(encoder.target, low, high, scaled=True)
+        encoder = replace(encoder, targets=(target,))
+        note = f"The target is {target.describe()}, as declared."
+        spec, records = self._prepared(encoder, table, target.learned(torch.from_numpy(values)), note)
+        self._keep(encoder, run_on(records, spec, self.out))
         return self
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The number predicted for each row, within ``target_range``."""
-        outputs = self._outputs(X)[:, 0]
-        low, high = self._ends
-        found: NDArray[np.float64] = (outputs.clip(-1, 1) + 1) / 2 * (high - low) + low
+        outputs = torch.from_numpy(self._outputs(X)[:, 0])
+        found: NDArray[np.float64] = self.encoder_.targets[0].meant(outputs).numpy()
         return found
 
     def _range(self) -> tuple[float, float]:

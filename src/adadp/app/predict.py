@@ -266,8 +266,6 @@ def _encoder(folder: RunFolder) -> Encoder | None:
 
 def _known(config: TrainConfig, encoder: Encoder | None) -> tuple[Shape, tuple[str, ...]]:
     """Shape and classes of a run that says them itself."""
-    if encoder is not None and not encoder.class_names and not encoder.targets:
-        raise InputError("The run predicts a number, and has no classes.", fix="Predict with the estimator itself.")
     if encoder is not None:
         return encoder.shape, encoder.class_names
     entry = zoo.find(config.data)
