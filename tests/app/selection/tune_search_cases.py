@@ -29,7 +29,15 @@ SETTINGS = grid({"lr": [0.05, 1.0]})
 LAW = PoissonRepetitions(3.0)
 
 
-FINAL = {"certificate.json", "config.toml", "ledger.jsonl", "ledger.jsonl.lock", "metrics.jsonl", "report.html"}
+FINAL = {
+    "certificate.json",
+    "config.toml",
+    "ledger.jsonl",
+    "ledger.jsonl.lock",
+    "metrics.jsonl",
+    "report.html",
+    "figures.json",
+}
 FINAL |= {"confusion.json", "model.safetensors", "search.json"}
 
 
