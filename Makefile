@@ -62,6 +62,7 @@ benchmark: setup
 
 results: setup
 	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/leaderboard.py
 
 # Every table and figure of the papers that has not been measured; hours. `adadp reproduce PAPER/ITEM` runs one.
 papers: setup
