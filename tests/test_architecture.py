@@ -28,10 +28,11 @@ BESIDE_APP = ("integrations", "sklearn")
 CORE: dict[str, set[str]] = {
     "errors": set(),
     "checks": {"errors"},
+    "disk": set(),
     "registry": {"errors", "checks"},
     "events": {"errors", "checks"},
     "schedules": {"errors", "checks"},
-    "ledger": {"errors", "checks", "registry", "events"},
+    "ledger": {"errors", "checks", "disk", "registry", "events"},
     "accounting": {"errors", "checks", "events", "registry"},
     "certificate": {"errors", "checks", "registry", "events", "accounting", "ledger"},
     "normals": {"registry"},

@@ -8,11 +8,12 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from adadp import checks
+from adadp import checks, disk
 from adadp.errors import EventError, InputError, LedgerBusy, LedgerError
 from adadp.events import Event, Neighbours, Repeated
 from adadp.events.kinds import check_event
@@ -221,9 +222,9 @@ class Ledger:
         try:
             while left:
                 left = left[os.write(self._file, left) :]
-            os.fsync(self._file)
-            if new_file:
-                _sync_folder(self.path)
+            disk.force(self._file)
+            if new_file:  # or a power failure could lose a ledger whose charges were acknowledged
+                disk.force_folder(Path(self.path).parent)
         except OSError as error:
             raise LedgerError(
                 f"The ledger {self.path} cannot be written: {error.strerror}.",
@@ -252,7 +253,7 @@ def _acquire(place: str, flags: int, resources: ExitStack) -> tuple[int, bytes]:
     try:
         lock.acquire(blocking=False)
         resources.callback(lock.release)
-        file = os.open(place, os.O_RDWR | os.O_APPEND | flags, 0o666)
+        file = os.open(place, os.O_RDWR | os.O_APPEND | disk.BINARY | flags, 0o666)
         resources.callback(os.close, file)
         with os.fdopen(file, "rb", closefd=False) as content:
             return file, content.read()
@@ -293,12 +294,3 @@ def _check_same_rule(place: str, written: object, budget: BudgetRule | None) -> 
             why="The guarantee of the run rests on the rule it began with.",
             fix="Open it with the same rule, or begin a new ledger and compose the two.",
         )
-
-
-def _sync_folder(place: str) -> None:
-    """Force the file's name to the disk, or a power failure could lose a ledger whose charges were acknowledged."""
-    folder = os.open(os.path.dirname(place), os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -165,7 +165,7 @@ def test_what_cannot_be_noted_is_not_released(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(anchor, "write_all", full)
     with pytest.raises(LedgerError, match="cannot be written: No space left"):
         ledger.charge(GaussianRelease(1.0))
     monkeypatch.undo()

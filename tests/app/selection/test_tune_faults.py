@@ -194,7 +194,7 @@ def half_removed(parent: Path) -> None:
     ("owner", "name", "call", "last"),
     [
         (Path, "rename", 2, None),  # the folder of the search is away, and nothing in its place
-        (publishing, "sync_folder", 1, half_removed),  # the new one is in its place
+        (publishing, "force_folder", 1, half_removed),  # the new one is in its place
     ],
     ids=["between the renames", "while the other is removed"],
 )

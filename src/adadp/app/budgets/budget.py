@@ -432,6 +432,6 @@ def _now() -> str:
 def _who() -> str:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # no name in the system's list, as in containers
-        user = str(os.getuid())
+    except (KeyError, OSError, ImportError):  # no name in the system's list, as in containers
+        user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
     return "".join(each if each.isprintable() else "?" for each in f"{user}@{socket.gethostname()}")

@@ -30,6 +30,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from adadp.app.state import FOLDER, state_folder
+from adadp.disk import force
 from adadp.errors import InputError, LedgerBusy, LedgerCorrupt, LedgerError
 
 _TABLE = "CREATE TABLE entries (number INTEGER PRIMARY KEY, entry TEXT NOT NULL, chain TEXT NOT NULL)"
@@ -134,6 +135,7 @@ class Store:
                 connection.execute("PRAGMA journal_mode = DELETE")
                 # FULL would let a power failure bring the journal of the last commit back: that is an entry lost
                 connection.execute("PRAGMA synchronous = EXTRA")
+                connection.execute("PRAGMA fullfsync = ON")  # macOS: through the cache of the drive
             yield connection
 
     @contextmanager
@@ -196,7 +198,7 @@ class _Note:
             with new.open("w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
-                os.fsync(file.fileno())
+                force(file.fileno())
             new.replace(self.place)
         except OSError as error:
             raise _cannot_note(self.place, error) from error

@@ -29,8 +29,10 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from adadp.app.runs.atomic import write_all
 from adadp.app.state import FOLDER as FOLDER  # noqa: PLC0414  # its tests ask for it here
 from adadp.app.state import state_folder
+from adadp.disk import BINARY
 from adadp.errors import InputError, LedgerBusy, LedgerError
 from adadp.ledger import Ledger
 from adadp.records import Records, Stored
@@ -68,7 +70,7 @@ class Anchor:
                 lock = FileLock(f"{path}.lock", thread_local=False)
                 lock.acquire(blocking=False)
                 resources.callback(lock.release)
-                file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                file = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
                 resources.callback(os.close, file)
             except Timeout as error:
                 raise LedgerBusy(
@@ -96,7 +98,7 @@ class Anchor:
 
         The key is drawn here and stays here: without it nobody can try records out against the digest.
         """
-        kept = os.pread(self._file, 2 * _KEY, _KEYS)
+        kept = self._read(2 * _KEY, _KEYS)
         if begun and len(kept) == 2 * _KEY and kept.strip(b"\0"):
             if _fingerprint(records, kept[:_KEY]) != kept[_KEY:]:
                 raise InputError(
@@ -111,7 +113,7 @@ class Anchor:
     @property
     def moved(self) -> str | None:
         """What the certificate states of a run that was resumed on a machine without a note of it."""
-        return _STATED if os.pread(self._file, 1, _MOVED) == b"1" else None
+        return _STATED if self._read(1, _MOVED) == b"1" else None
 
     def forget(self) -> None:
         """Remove the notes on a run that has released nothing, and whose folder is taken back."""
@@ -121,9 +123,14 @@ class Anchor:
         """Give up the run: another process may go on with it."""
         self._resources.close()
 
+    def _read(self, length: int, place: int) -> bytes:
+        os.lseek(self._file, place, os.SEEK_SET)
+        return os.read(self._file, length)
+
     def _write(self, data: bytes, place: int) -> None:
         try:
-            os.pwrite(self._file, data, place)
+            os.lseek(self._file, place, os.SEEK_SET)
+            write_all(self._file, data)
         except OSError as error:
             raise _cannot_note(self.path, error) from error
 
@@ -149,7 +156,7 @@ class Anchor:
 
     def _noted(self, slot: int) -> tuple[int, str] | None:
         """A note that is whole."""
-        text, _, check = os.pread(self._file, _SLOT, slot * _SLOT).decode("ascii", "replace").strip().rpartition(" ")
+        text, _, check = self._read(_SLOT, slot * _SLOT).decode("ascii", "replace").strip().rpartition(" ")
         if not text or check != f"{zlib.crc32(f'{text} '.encode()):08x}":
             return None
         length, head = text.split(" ")

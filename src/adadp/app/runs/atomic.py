@@ -8,18 +8,27 @@ Why ``clean`` never removes a file that is being written
     kernel gives the lock up when the writer dies. ``clean`` removes a temporary only while it holds that lock itself.
     If it was quicker than the writer of a file just created, the writer finds its file locked or without a name, and
     takes another.
+
+On Windows no file that is open can be removed: there the open file is its own lock. It cannot be renamed either, so the
+writer closes it first. If it is cleaned away in that moment, the writer gets an error, and the old file stays.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
+from adadp.disk import BINARY, force, force_folder
 from adadp.errors import RunError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _PREFIX, _SUFFIX = ".adadp-", ".tmp"
 _BLOCK = 2**20
@@ -37,10 +46,12 @@ def cannot_write(path: Path, error: OSError) -> RunError:
 def write_atomic(path: Path, data: bytes) -> None:
     """Put ``data`` into the file at ``path`` and onto the disk; on any error the file is what it was before."""
     with _temporary(path) as (temporary, file):
-        write_all(file, data)
-        os.fsync(file)
+        write_all(file.fileno(), data)
+        force(file.fileno())
+        if fcntl is None:
+            file.close()
         os.replace(temporary, path)
-        sync_folder(path.parent)
+        force_folder(path.parent)
 
 
 def write_new(path: Path, data: bytes) -> None:
@@ -61,42 +72,33 @@ def probe(folder: Path, size: int) -> None:
     with _temporary(folder / "probe") as (_, file):
         zeros = bytes(min(size, _BLOCK))
         for start in range(0, size, _BLOCK):
-            write_all(file, zeros[: size - start])
-        os.fsync(file)
+            write_all(file.fileno(), zeros[: size - start])
+        force(file.fileno())
 
 
 def clean(folder: Path) -> None:
     """Remove the temporaries that dead writers left. One that cannot be removed hurts nobody and is left alone."""
     for leftover in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
         with suppress(OSError):  # still being written (locked), renamed meanwhile, or in a folder we may only read
-            file = os.open(leftover, os.O_RDWR)
-            try:
+            if fcntl is None:
+                os.unlink(leftover)
+                continue
+            with leftover.open("rb+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(leftover)
-            finally:
-                os.close(file)
-
-
-def sync_folder(folder: Path) -> None:
-    """Force the names in ``folder`` to the disk."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 @contextmanager
-def _temporary(path: Path) -> Iterator[tuple[Path, int]]:
+def _temporary(path: Path) -> Iterator[tuple[Path, FileIO]]:
     """A new, locked file beside ``path``, gone in the end unless it was renamed; ``OSError`` becomes ``RunError``."""
     try:
-        temporary, file = _create_locked(path.parent)
+        temporary, number = _create_locked(path.parent)
         try:
-            yield temporary, file
+            with FileIO(number, "r+") as file:
+                yield temporary, file
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
-            os.close(file)
     except OSError as error:
         raise cannot_write(path, error) from error
 
@@ -104,7 +106,9 @@ def _temporary(path: Path) -> Iterator[tuple[Path, int]]:
 def _create_locked(folder: Path) -> tuple[Path, int]:
     while True:
         temporary = folder / f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"
-        file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        file = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+        if fcntl is None:
+            return temporary, file
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(file).st_nlink:

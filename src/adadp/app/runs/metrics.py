@@ -18,6 +18,7 @@ from typing import Any
 
 from adadp import checks
 from adadp.app.runs.atomic import cannot_write, write_all, write_atomic
+from adadp.disk import BINARY
 from adadp.errors import InputError, RunError
 
 
@@ -48,7 +49,7 @@ def append(path: Path, record: dict[str, Any]) -> None:
             f"The record {record!r} is not JSON: {error}.", fix="Pass plain numbers (tensor.item()), text and lists."
         ) from error
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o666)
         try:
             end = _end_of_last_line(file)
             os.ftruncate(file, end)
@@ -107,7 +108,8 @@ def _end_of_last_line(file: int) -> int:
     block = 4096
     while end:
         start = max(0, end - block)
-        newline = os.pread(file, end - start, start).rfind(b"\n")
+        os.lseek(file, start, os.SEEK_SET)
+        newline = os.read(file, end - start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
         end = start

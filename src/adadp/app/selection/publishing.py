@@ -28,7 +28,7 @@ from adadp.app.report.certificate import make_certificate
 from adadp.app.report.html import write_report
 from adadp.app.report.wording import plain_words
 from adadp.app.runs import RunFolder
-from adadp.app.runs.atomic import cannot_write, sync_folder
+from adadp.app.runs.atomic import cannot_write
 from adadp.app.runs.folder import has_finished
 from adadp.app.selection.search_data import Material
 from adadp.app.spec import RunSpec
@@ -36,6 +36,7 @@ from adadp.app.train.evaluation import Asked, accuracy_on, share_right
 from adadp.app.train.planning import measured_notes
 from adadp.app.train.search_spec import Search
 from adadp.certificate.make import model_metadata
+from adadp.disk import force_folder
 from adadp.errors import InputError
 from adadp.ledger import Ledger, PlannedBudget, read_ledger
 from adadp.randomness import source_of
@@ -154,7 +155,7 @@ def put_in_place(out: Path) -> None:
                 shutil.rmtree(old, ignore_errors=True)
                 out.rename(old)  # all that is secret is gone from here at once
             new.rename(out)
-            sync_folder(out.parent)
+            force_folder(out.parent)
         shutil.rmtree(old)
     except OSError as error:
         raise cannot_write(out, error) from error

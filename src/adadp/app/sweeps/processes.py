@@ -87,7 +87,10 @@ class _Context(SpawnContext):
 
 def _begin_process() -> None:
     """What a process of ours does before the first run."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    else:  # Windows
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -97,7 +100,10 @@ def _end_with_parent() -> None:
     assert parent is not None
     wait_for([parent.sentinel])
     while True:  # in a run the first is a request, and after it the next one ends the process
-        os.kill(os.getpid(), signal.SIGTERM)
+        if os.name == "posix":
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:  # there os.kill would end the process at once
+            signal.raise_signal(signal.SIGTERM)
         time.sleep(_SECONDS_BETWEEN_REQUESTS)
 
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from typing import Any
 
 from adadp.accounting import accountant, rounded_up
 from adadp.app.runs import RunFolder
+from adadp.disk import force
 from adadp.errors import AccountingError, AdaDPError
 from adadp.events import Event, Repeated, compose
 from adadp.lab.compare.planning import PlannedCase
@@ -89,7 +89,7 @@ def remember(planned: Iterable[PlannedCase], seeds: Sequence[int], out: Path) ->
         with (out / BEGUN_NAME).open("a", encoding="utf-8") as file:
             file.writelines(new)
             file.flush()
-            os.fsync(file.fileno())
+            force(file.fileno())
 
 
 def _begun(out: Path) -> dict[str, set[str]]:
