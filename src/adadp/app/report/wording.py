@@ -1,5 +1,5 @@
-"""A certificate in lines for people: first what is guaranteed, then what a record is, what is not covered, and the
-technical caveats at the end. No torch: ``adadp verify`` prints them.
+"""A certificate in lines for people: first what is guaranteed, then what a record is, what attackers can reach, who is
+trusted, what is not covered, and the technical caveats at the end. No torch: ``adadp verify`` prints them.
 """
 
 from __future__ import annotations
@@ -8,41 +8,40 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from adadp.accounting import rounded_up
+from adadp.app.report.attacks import attacks_in_words, attacks_on
+from adadp.app.report.trust import how_settings_were_chosen, unit_in_words, who_could_see
 from adadp.certificate.wording import guarantee_of, small
 
 
 def plain_words(certificate: Mapping[str, Any]) -> str:
     """The certificate in lines for people: what is guaranteed, what is not, and only then how the run was made."""
-    proved = guarantee_of(certificate)
-    if proved is None:
+    proved, attacks = guarantee_of(certificate), attacks_on(certificate)
+    if proved is None or attacks is None:
         claimed = certificate.get("claimed_by_paper")
         return f"NOT PRIVATE. {certificate.get('reason', '')}" + (f"\n{claimed['text']}" if claimed else "")
     pair = f"({rounded_up(proved['epsilon'])}, {small(certificate['delta'])})-differentially private"
     relation = f"for {certificate['neighbours']} neighbours"
+    record, compared = unit_in_words(certificate)
     if certificate["rehearsal"]:
         lines = [
             f"REHEARSAL, NOT FOR RELEASE. {certificate['reason']}",
             f"Without a seed the same run would be {pair}, {relation}. {proved['protects']}",
-            record_in_words(certificate),
+            record,
         ]
     else:
         lines = [
             proved["protects"],
-            record_in_words(certificate),
+            record,
             f"In technical terms: the model is {pair}, {relation}.",
         ]
-    if "search" in certificate:
-        lines.append(certificate["search"]["text"])
+    lines += [*attacks_in_words(attacks), compared]
+    lines += _listed("Who could see what", who_could_see(certificate))
+    lines += _listed("How the settings were chosen", [how_settings_were_chosen(certificate)])
     lines += _listed("Not covered", certificate["not_covered"])
     lines += _listed("Disclosed", certificate["disclosed"])
     lines += ["How the model was made", *(f"  {each}" for each in _making(certificate, proved))]
     lines += _listed("Technical caveats", certificate["caveats"])
     return "\n".join(lines)
-
-
-def record_in_words(certificate: Mapping[str, Any]) -> str:
-    """What one record is, as a sentence."""
-    return f"One record is: {certificate['record'].removesuffix('.')}."
 
 
 def bracket_in_words(proved: Mapping[str, Any]) -> str:
