@@ -87,8 +87,8 @@ class TradeOff:
     def detected(self, false_alarms: float) -> float:
         """How often, at most, an attack finds its record if it raises ``false_alarms``."""
         if self.gaussian is not None:
-            return float(ndtr(ndtri(false_alarms) + self.gaussian))
-        return 1 - float(np.interp(false_alarms, self.alarms, self.misses))
+            return float(ndtr(ndtri(false_alarms) + self.gaussian)) if self.gaussian > 0 else false_alarms
+        return min(1.0, (1 - float(np.interp(false_alarms, self.alarms, self.misses))) * (1 + _ROOM))
 
     @property
     def mu(self) -> float:
@@ -119,8 +119,8 @@ class TradeOff:
 
     def stated(self) -> dict[str, Any]:
         """The figures as JSON, each rounded to the safe side."""
-        detected = {f"{rate:g}": min(1.0, _up(self.detected(rate) * (1 + _ROOM))) for rate in FALSE_ALARMS}
-        return {"mu": _up(self.mu), "up_to": LEAST, "regret": _up(self.regret), "detected_at_false_alarms": detected}
+        detected = {f"{rate:g}": min(1.0, _up(self.detected(rate))) for rate in FALSE_ALARMS}
+        return {"mu": _up(self.mu), "up_to": LEAST, "regret": _up(self.regret), "detected": detected}
 
 
 def trade_off(event: Event | None, epsilon: float, delta: float) -> TradeOff:

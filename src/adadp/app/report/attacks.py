@@ -13,7 +13,7 @@ from typing import Any
 
 from adadp.accounting import rounded_up
 from adadp.app.accounting.tradeoff import FALSE_ALARMS, LEAST, TradeOff, trade_off
-from adadp.certificate.wording import guarantee_of
+from adadp.certificate.wording import guarantee_of, small
 from adadp.events import from_json
 from adadp.ledger.reader import whole
 from adadp.registry import installed_only
@@ -63,10 +63,10 @@ def attacks_in_words(found: TradeOff) -> tuple[str, str]:
         f"An attacker who looks for one record finds it at most this often: with {'; with '.join(reached)}. "
         f"Guessing finds it as often as it raises false alarms.{alone}",
         f"As Gaussian differential privacy: mu = {rounded_up(figures['mu'])}, for rates of false alarms and of misses "
-        f"of {LEAST:.0e} or more (regret {rounded_up(figures['regret'], 2)}).".replace("e-0", "e-"),
+        f"of {small(LEAST)} or more (regret {rounded_up(figures['regret'], 2)}).",
     )
 
 
 def share(value: float, *, up: bool = False) -> str:
     """A rate as a percentage; a bound is rounded up."""
-    return f"{rounded_up(100 * value, 3) if up else f'{100 * value:g}'} %"
+    return f"{rounded_up(100 * value) if up else f'{100 * value:g}'} %"

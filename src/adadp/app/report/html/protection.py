@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from adadp.accounting import rounded_up
-from adadp.app.accounting.tradeoff import FALSE_ALARMS, LEAST, TradeOff, gaussian
+from adadp.app.accounting.tradeoff import FALSE_ALARMS, TradeOff, gaussian
 from adadp.app.report.attacks import attacks_in_words, share
 from adadp.app.report.html.formatting import meaning
 from adadp.app.report.html.page import Axis, Chart, Part, Section, Series, Table, Tone, Words
@@ -21,7 +21,7 @@ from adadp.certificate.wording import guarantee_of, small
 Certificate = Mapping[str, Any]
 
 _TITLE = "What this protects, and what it does not"
-_RATES = tuple(10 ** (-4 + place / 8) for place in range(33))
+_RATES = tuple(10 ** (-4 + place / 4) for place in range(17))
 """False alarms from 0.01 % to all, evenly on a logarithmic axis."""
 
 
@@ -79,16 +79,18 @@ def protection(certificate: Certificate, attacks: TradeOff | None) -> list[Secti
 def _reached(certificate: Certificate, attacks: TradeOff, epsilon: float, delta: float) -> Section:
     """The trade-off of attacks, as a table, a chart and mu."""
     without = " without a seed" if certificate["rehearsal"] else ""
-    pair = f"({rounded_up(epsilon)}, {small(delta)}) alone"
-    columns = ("False alarms", "Found, at most", f"By {pair}")
+    columns = ("False alarms", "Found, at most", "By epsilon alone")
     rows = tuple(
         (share(rate), share(attacks.detected(rate), up=True), share(detection.detection(epsilon, delta, rate), up=True))
         for rate in FALSE_ALARMS
     )
-    caption = f"How often any attack finds its record{without}. Guessing finds it as often as it raises false alarms."
+    caption = (
+        f"How often any attack finds its record{without}. Guessing finds it as often as it raises false alarms. The "
+        f"last column follows from epsilon {rounded_up(epsilon)} and delta {small(delta)} alone."
+    )
     mu = attacks.mu
     curves = [
-        _curve(f"bound of this run{without}", attacks, 0),
+        _curve(f"this run{without}", attacks, 0),
         _curve(f"mu = {rounded_up(mu)}", gaussian(mu), 1, dashed=True),
         Series("guessing", _RATES, _RATES, dashed=True, style=6),
     ]
@@ -100,17 +102,16 @@ def _reached(certificate: Certificate, attacks: TradeOff, epsilon: float, delta:
         Axis("records found", "log", percent=True, bound=True),
         tuple(curves),
         "No attack is above the first line, whatever it knows and however it works.",
+        wide=True,
     )
     explained = (
         attacks_in_words(attacks)[1],
         "Mu sums up the curve in one number, which, unlike epsilon, can be compared between runs with different delta. "
-        f"A Gaussian mechanism of that mu allows attacks at least as good, up to {LEAST:.0e} in either rate. ".replace(
-            "e-0", "e-"
-        )
-        + "The regret says how much better at most: below 0.01 is a close fit.",
+        "A Gaussian mechanism of that mu allows attacks at least as good, up to 1e-6 in either rate. The regret says "
+        "by how much, in either rate, the two curves differ at most: below 0.01 is a close fit.",
     )
     return Section(
-        f"What an attacker can reach{without}", (Table(columns, rows, caption), chart, Words(explained, "Mu"))
+        f"What an attacker can reach{without}", (Table(columns, rows, caption), Words(explained, "Mu"), chart)
     )
 
 

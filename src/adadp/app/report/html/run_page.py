@@ -38,6 +38,7 @@ from adadp.app.report.html.page import Command, Figure, KeyFigures, Matrix, Page
 from adadp.app.report.html.protection import protection
 from adadp.app.report.html.run_charts import Line
 from adadp.app.report.html.searches import search_command
+from adadp.app.report.wording import status
 from adadp.app.runs import ClassCounts, Evaluated, RunFolder, certificate_digest
 from adadp.certificate.detection import FALSE_ALARMS, rules_out_little
 from adadp.certificate.make import FORMAT
@@ -62,7 +63,7 @@ def run_page(folder: RunFolder) -> Page:
     about = () if matrix is None or counts is None else doubts(counts, matrix.labels)
     figures, released = _readable(folder)
     attacks = None if certificate is None else attacks_on(certificate)
-    status, tone, headline = _verdict(config, certificate, _came_to(look, figures, released))
+    verdict, tone, headline = _verdict(config, certificate, _came_to(look, figures, released))
     sections = [
         *([] if certificate is None else protection(certificate, attacks)),
         *_quality(figures, released),
@@ -76,7 +77,7 @@ def run_page(folder: RunFolder) -> Page:
         title=f"{config.method} on {config.data}",
         kicker=f"Training run: {config.method} on {config.data}",
         headline=headline,
-        status=status,
+        status=verdict,
         tone=tone,
         lead=_lead(certificate, about),
         figures=KeyFigures(tuple(_figures(lines, certificate, attacks, _leading(look, counts, figures, released)))),
@@ -90,16 +91,15 @@ def _verdict(config: TrainConfig, certificate: Certificate | None, found: str) -
         return "NOT FINISHED", "warn", f"{config.method} on {config.data}: the run has not finished"
     if certificate["rehearsal"]:
         headline = f"Rehearsal: {found}, and with its seed nobody is protected"
-        return "REHEARSAL, NOT FOR RELEASE", "warn", headline
+        return status(certificate), "warn", headline
     if not certificate["private"]:
-        return "NOT PRIVATE", "bad", f"Not private: {found}, and nobody is protected"
+        return status(certificate), "bad", f"Not private: {found}, and nobody is protected"
     epsilon = rounded_up(certificate["epsilon"])
     delta = small(certificate["delta"]).replace("-", "\u2011")  # a hyphen at which no line is broken
     guarantee = f"(\u03b5\u00a0=\u00a0{epsilon}, \u03b4\u00a0=\u00a0{delta})"
     headline = f"{found[0].upper()}{found[1:]}, with {guarantee} differential privacy"
-    if rules_out_little(certificate["epsilon"], certificate["delta"]):  # good news only if it rules something out
-        return "PRIVATE, WEAKLY", "warn", headline
-    return "PRIVATE", "good", headline
+    weak = rules_out_little(certificate["epsilon"], certificate["delta"])  # good news only if it rules something out
+    return status(certificate), "warn" if weak else "good", headline
 
 
 def _came_to(look: float | Evaluated | None, figures: Figures | None, released: Figures | None) -> str:
@@ -186,7 +186,10 @@ def _figures(
         epsilon, delta = proved["epsilon"], certificate["delta"]
         figures += [
             Figure(
-                "Epsilon", rounded_up(epsilon), f"at delta = {small(delta)}, certified by {certificate['accountant']}"
+                "Epsilon",
+                rounded_up(epsilon),
+                f"at delta = {small(delta)}, certified by {certificate['accountant']}; as Gaussian DP "
+                f"\u03bc\u00a0=\u00a0{rounded_up(attacks.mu)}",
             ),
             Figure(
                 "Chance to detect a record",
