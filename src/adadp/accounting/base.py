@@ -69,7 +69,7 @@ class Accountant(ABC):
         if is_noiseless(event):
             return Bracket(without_noise, without_noise, "a release without noise has no finite epsilon")
         try:
-            return _worst([question(counts) for counts in _placements(event)])
+            return _worst([question(counts) for counts in placements(event)])
         except AdaDPError:
             raise
         except (ArithmeticError, ValueError) as error:
@@ -93,7 +93,7 @@ class Accountant(ABC):
         """Bracket of delta at ``epsilon``."""
 
 
-def _placements(event: Event) -> Iterator[dict[Event, int]]:
+def placements(event: Event) -> Iterator[dict[Event, int]]:
     """What one record can have been in, one case after the other: the flattened ``event``, parts replaced by one each.
 
     Neighbouring data sets differ in one record, which is in one part of each ``Disjoint``; what was released from the

@@ -63,7 +63,7 @@ def test_every_chart_is_exported_as_data_and_as_pictures(finished, tmp_path):
     charts = page_of(finished.path).charts()
     assert {chart.name for chart in charts} == {
         *("roc", "precision", "calibration"),
-        *("accuracy", "spending", "trade", "accountants", "rate"),
+        *("accuracy", "spending", "trade", "accountants", "rate", "attacks"),
     }
     names = {f"{chart.name}.{kind}" for chart in charts for kind in ("csv", "png", "svg")}
     assert {path.name for path in (tmp_path / "figures").iterdir()} == names

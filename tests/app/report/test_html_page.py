@@ -302,7 +302,7 @@ def test_no_test_that_privacy_allows_detects_more(epsilon, delta, alarms, detect
 
 @pytest.mark.parametrize("neighbours", ["add-remove", "replace-one", "zero-out"])
 def test_the_meaning_of_epsilon_names_the_bound(neighbours):
-    assert "36.95 %" in meaning(2, 1e-5, neighbours)[0]
-    assert len(meaning(2, 1e-5, neighbours)) == 2
-    assert "rules out very little" in meaning(8, 1e-5, neighbours)[-1]
-    assert "infinity" in meaning(1000, 1e-5, neighbours)[1]
+    assert "36.95 %" in meaning(2, 1e-5, neighbours, 0.3695)[0]
+    assert len(meaning(2, 1e-5, neighbours, 0.3695)) == 2
+    assert "rules out very little" in meaning(8, 1e-5, neighbours, 1.0)[-1]
+    assert "infinity" in meaning(1000, 1e-5, neighbours, 1.0)[1]

@@ -104,6 +104,7 @@ def verify(folder: str, key: str | None, budget: str | None, as_json: bool) -> N
     adadp verify runs/mnist --key owner.pub
     adadp verify runs/people --budget people.budget
     """
+    from adadp.app.report.attacks import stated_attacks
     from adadp.app.report.wording import plain_words
     from adadp.app.signing import signature_check, what_is_claimed
     from adadp.app.verify import verify_run
@@ -115,7 +116,7 @@ def verify(folder: str, key: str | None, budget: str | None, as_json: bool) -> N
     certificate = json.loads((Path(folder) / "certificate.json").read_bytes()) if passed else None
     if as_json:
         rows = [{"check": each.name, "passed": each.passed, "detail": each.detail} for each in checks]
-        said = {} if certificate is None else stated(certificate)
+        said = {} if certificate is None else {**stated(certificate), **stated_attacks(certificate)}
         click.echo(json.dumps({"verified": passed, "signed": key is not None and passed, **said, "checks": rows}))
     else:
         for each in checks:
@@ -177,12 +178,14 @@ def _only_resume(given: dict[str, Any], out: str | None, config_file: str | None
 
 def _show(result: TrainResult, as_json: bool) -> None:
     from adadp.app.figures import lines
+    from adadp.app.report.attacks import stated_attacks
     from adadp.certificate.wording import stated
 
     plan, certificate = result.plan, result.certificate
     if as_json:
         summary = {
             **stated(certificate),
+            **stated_attacks(certificate),
             "test_accuracy": result.test_accuracy,
             "balanced_accuracy": result.balanced_accuracy,
             **({} if result.evaluation is None else {"evaluation": asdict(result.evaluation)}),

@@ -142,11 +142,13 @@ def _search(place: str, as_json: bool, executor: str | None, search: Callable[..
 
 
 def _show(result: SearchResult, as_json: bool) -> None:
+    from adadp.app.report.attacks import stated_attacks
     from adadp.certificate.wording import stated
 
     if as_json:
         summary = {
             **stated(result.certificate),
+            **stated_attacks(result.certificate),
             "setting": result.setting,
             "score": result.search.score,
             "test_accuracy": result.test_accuracy,

@@ -1,48 +1,70 @@
-"""A certificate in lines for people: first what is guaranteed, then what a record is, what is not covered, and the
-technical caveats at the end. No torch: ``adadp verify`` prints them.
+"""A certificate in lines for people: first what is guaranteed, then what a record is, what attackers can reach, who is
+trusted, what is not covered, and the technical caveats at the end. No torch: ``adadp verify`` prints them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from adadp.accounting import rounded_up
+from adadp.app.report.attacks import attacks_in_words, attacks_on
+from adadp.app.report.trust import how_settings_were_chosen, unit_in_words, who_could_see
+from adadp.certificate.detection import rules_out_little
 from adadp.certificate.wording import guarantee_of, small
 
+Certificate = Mapping[str, Any]
 
-def plain_words(certificate: Mapping[str, Any]) -> str:
+
+def plain_words(certificate: Certificate) -> str:
     """The certificate in lines for people: what is guaranteed, what is not, and only then how the run was made."""
-    proved = guarantee_of(certificate)
-    if proved is None:
-        claimed = certificate.get("claimed_by_paper")
-        return f"NOT PRIVATE. {certificate.get('reason', '')}" + (f"\n{claimed['text']}" if claimed else "")
-    pair = f"({rounded_up(proved['epsilon'])}, {small(certificate['delta'])})-differentially private"
-    relation = f"for {certificate['neighbours']} neighbours"
-    if certificate["rehearsal"]:
-        lines = [
-            f"REHEARSAL, NOT FOR RELEASE. {certificate['reason']}",
-            f"Without a seed the same run would be {pair}, {relation}. {proved['protects']}",
-            record_in_words(certificate),
-        ]
-    else:
-        lines = [
-            proved["protects"],
-            record_in_words(certificate),
-            f"In technical terms: the model is {pair}, {relation}.",
-        ]
-    if "search" in certificate:
-        lines.append(certificate["search"]["text"])
-    lines += _listed("Not covered", certificate["not_covered"])
-    lines += _listed("Disclosed", certificate["disclosed"])
-    lines += ["How the model was made", *(f"  {each}" for each in _making(certificate, proved))]
-    lines += _listed("Technical caveats", certificate["caveats"])
+    lines = [*guarantee(certificate)]
+    if not certificate["private"]:
+        lines[0] = f"{status(certificate)}. {lines[0]}"
+    for title, sentences in sections(certificate):
+        lines += [title, *(f"  {each}" for each in sentences)]
     return "\n".join(lines)
 
 
-def record_in_words(certificate: Mapping[str, Any]) -> str:
-    """What one record is, as a sentence."""
-    return f"One record is: {certificate['record'].removesuffix('.')}."
+def status(certificate: Certificate) -> str:
+    """The verdict in capitals."""
+    if certificate["rehearsal"]:
+        return "REHEARSAL, NOT FOR RELEASE"
+    if not certificate["private"]:
+        return "NOT PRIVATE"
+    return "PRIVATE, WEAKLY" if rules_out_little(certificate["epsilon"], certificate["delta"]) else "PRIVATE"
+
+
+def guarantee(certificate: Certificate) -> tuple[str, ...]:
+    """What is guaranteed, for one record of what kind, and what attackers can reach; or why nothing is."""
+    proved, attacks = guarantee_of(certificate), attacks_on(certificate)
+    if proved is None or attacks is None:
+        claimed = certificate.get("claimed_by_paper")
+        return (certificate.get("reason", ""), *([claimed["text"]] if claimed else []))
+    pair = f"({rounded_up(proved['epsilon'])}, {small(certificate['delta'])})-differentially private"
+    relation = f"for {certificate['neighbours']} neighbours"
+    record, compared = unit_in_words(certificate)
+    reached, mu = attacks_in_words(attacks)
+    if certificate["rehearsal"]:
+        same = f"Without a seed the same run would be {pair}, {relation}. {proved['protects']}"
+        return (certificate["reason"], same, record, f"Without a seed: {reached}", f"Without a seed: {mu}", compared)
+    return (proved["protects"], record, f"In technical terms: the model is {pair}, {relation}.", reached, mu, compared)
+
+
+def sections(certificate: Certificate) -> list[tuple[str, tuple[str, ...]]]:
+    """What a certificate says beside the guarantee, under titles; nothing of a run that has none."""
+    proved = guarantee_of(certificate)
+    if proved is None:
+        return []
+    found = [
+        ("Who could see what", who_could_see(certificate)),
+        ("How the settings were chosen", (how_settings_were_chosen(certificate),)),
+        ("Not covered", tuple(certificate["not_covered"])),
+        ("Disclosed", tuple(certificate["disclosed"])),
+        ("How the model was made", tuple(_making(certificate, proved))),
+        ("Technical caveats", tuple(certificate["caveats"])),
+    ]
+    return [(title, sentences) for title, sentences in found if sentences]
 
 
 def bracket_in_words(proved: Mapping[str, Any]) -> str:
@@ -51,13 +73,7 @@ def bracket_in_words(proved: Mapping[str, Any]) -> str:
     return f"between {low} and {high}, the upper end counts" if low != high else high
 
 
-def _listed(title: str, sentences: Iterable[str]) -> list[str]:
-    """A title and what stands under it; nothing where there is nothing."""
-    found = [f"  {each}" for each in sentences]
-    return [title, *found] if found else []
-
-
-def _making(certificate: Mapping[str, Any], proved: Mapping[str, Any]) -> list[str]:
+def _making(certificate: Certificate, proved: Mapping[str, Any]) -> list[str]:
     plan, features = certificate["plan"], certificate.get("features", {"stages": [], "released": [], "public": []})
     lost = f" ({certificate['steps_lost']} more were charged and lost)" if certificate["steps_lost"] else ""
     lines = [
@@ -76,7 +92,7 @@ def _making(certificate: Mapping[str, Any], proved: Mapping[str, Any]) -> list[s
     return lines + [f"Note: {each}" for each in certificate["notes"]]
 
 
-def _accounting(certificate: Mapping[str, Any], proved: Mapping[str, Any]) -> str:
+def _accounting(certificate: Certificate, proved: Mapping[str, Any]) -> str:
     """Which accountant certifies, and what the others with a proof say."""
     name = certificate["accountant"]
     checks = {each["accountant"]: rounded_up(each["epsilon"]) for each in proved["cross_check"]}

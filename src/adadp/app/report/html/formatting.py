@@ -8,7 +8,7 @@ from decimal import ROUND_CEILING, Decimal
 
 from adadp.accounting import rounded_up
 from adadp.app.runs import ClassCounts
-from adadp.certificate.detection import FALSE_ALARMS, detection, rules_out_little
+from adadp.certificate.detection import FALSE_ALARMS, rules_out_little
 from adadp.certificate.wording import small
 
 REHEARSALS = (
@@ -87,13 +87,13 @@ _QUESTION = {
 }
 
 
-def meaning(epsilon: float, delta: float, neighbours: str) -> tuple[str, ...]:
-    """The guarantee in words for somebody who decides, and not computes."""
+def meaning(epsilon: float, delta: float, neighbours: str, detected: float) -> tuple[str, ...]:
+    """The guarantee in words for somebody who decides, and not computes; ``detected`` at so many ``FALSE_ALARMS``."""
     alarms = f"{100 * FALSE_ALARMS:.0f} %"
     lines = [
         f"Somebody who sees the model, and may know every other record, wants to find out {_QUESTION[neighbours]}. "
         f"Any test of theirs that raises a false alarm in {alarms} of all cases detects it in at most "
-        f"{percent_up(detection(epsilon, delta))}; guessing without the model detects it in {alarms}.",
+        f"{percent_up(detected)}; guessing without the model detects it in {alarms}.",
         f"Epsilon {rounded_up(epsilon)} bounds how much more likely one record can make any outcome: at most by the "
         f"factor {_factor(epsilon)}, up to a probability of delta = {small(delta)}. The smaller both are, the stronger "
         "is the guarantee. It holds for every attack, known or not, and nothing that becomes known later weakens it.",

@@ -25,19 +25,22 @@ from typing import Any
 
 from adadp import __version__
 from adadp.accounting import rounded_up
+from adadp.app.accounting.tradeoff import TradeOff
 from adadp.app.config import OWN_LOOP, TrainConfig
 from adadp.app.figures.headline import headline as headline_of
 from adadp.app.figures.headline import leading
 from adadp.app.figures.measured import DRAWS
+from adadp.app.report.attacks import attacks_on
 from adadp.app.report.html import run_charts as charts
 from adadp.app.report.html.figure_parts import figures_section, key_figures
-from adadp.app.report.html.formatting import doubts, duration, meaning, number, percent, percent_up, unbroken, whole
+from adadp.app.report.html.formatting import doubts, duration, number, percent, percent_up, unbroken, whole
 from adadp.app.report.html.page import Command, Figure, KeyFigures, Matrix, Page, Part, Section, Table, Tone, Words
+from adadp.app.report.html.protection import protection
 from adadp.app.report.html.run_charts import Line
 from adadp.app.report.html.searches import search_command
-from adadp.app.report.wording import record_in_words
+from adadp.app.report.wording import status
 from adadp.app.runs import ClassCounts, Evaluated, RunFolder, certificate_digest
-from adadp.certificate.detection import FALSE_ALARMS, detection, rules_out_little
+from adadp.certificate.detection import FALSE_ALARMS, rules_out_little
 from adadp.certificate.make import FORMAT
 from adadp.certificate.wording import guarantee_of, small
 from adadp.errors import InputError, RunError
@@ -59,9 +62,10 @@ def run_page(folder: RunFolder) -> Page:
     matrix, counts = _matrix_of(folder), folder.class_counts()
     about = () if matrix is None or counts is None else doubts(counts, matrix.labels)
     figures, released = _readable(folder)
-    status, tone, headline = _verdict(config, certificate, _came_to(look, figures, released))
+    attacks = None if certificate is None else attacks_on(certificate)
+    verdict, tone, headline = _verdict(config, certificate, _came_to(look, figures, released))
     sections = [
-        *([] if certificate is None else [_protection(certificate)]),
+        *([] if certificate is None else protection(certificate, attacks)),
         *_quality(figures, released),
         *_progress(config, lines, certificate),
         *_mistakes(matrix, counts),
@@ -73,10 +77,10 @@ def run_page(folder: RunFolder) -> Page:
         title=f"{config.method} on {config.data}",
         kicker=f"Training run: {config.method} on {config.data}",
         headline=headline,
-        status=status,
+        status=verdict,
         tone=tone,
         lead=_lead(certificate, about),
-        figures=KeyFigures(tuple(_figures(lines, certificate, _leading(look, counts, figures, released)))),
+        figures=KeyFigures(tuple(_figures(lines, certificate, attacks, _leading(look, counts, figures, released)))),
         sections=tuple(sections),
         made_with=f"Made with AdaDP {__version__ if certificate is None else certificate['versions']['adadp']}.",
     )
@@ -87,16 +91,15 @@ def _verdict(config: TrainConfig, certificate: Certificate | None, found: str) -
         return "NOT FINISHED", "warn", f"{config.method} on {config.data}: the run has not finished"
     if certificate["rehearsal"]:
         headline = f"Rehearsal: {found}, and with its seed nobody is protected"
-        return "REHEARSAL, NOT FOR RELEASE", "warn", headline
+        return status(certificate), "warn", headline
     if not certificate["private"]:
-        return "NOT PRIVATE", "bad", f"Not private: {found}, and nobody is protected"
+        return status(certificate), "bad", f"Not private: {found}, and nobody is protected"
     epsilon = rounded_up(certificate["epsilon"])
     delta = small(certificate["delta"]).replace("-", "\u2011")  # a hyphen at which no line is broken
     guarantee = f"(\u03b5\u00a0=\u00a0{epsilon}, \u03b4\u00a0=\u00a0{delta})"
     headline = f"{found[0].upper()}{found[1:]}, with {guarantee} differential privacy"
-    if rules_out_little(certificate["epsilon"], certificate["delta"]):  # good news only if it rules something out
-        return "PRIVATE, WEAKLY", "warn", headline
-    return "PRIVATE", "good", headline
+    weak = rules_out_little(certificate["epsilon"], certificate["delta"])  # good news only if it rules something out
+    return status(certificate), "warn" if weak else "good", headline
 
 
 def _came_to(look: float | Evaluated | None, figures: Figures | None, released: Figures | None) -> str:
@@ -168,7 +171,9 @@ def _quality(figures: Figures | None, released: Figures | None) -> list[Section]
     return sections
 
 
-def _figures(lines: Sequence[Line], certificate: Certificate | None, looked: list[Figure]) -> list[Figure]:
+def _figures(
+    lines: Sequence[Line], certificate: Certificate | None, attacks: TradeOff | None, looked: list[Figure]
+) -> list[Figure]:
     figures = looked
     proved = None if certificate is None else guarantee_of(certificate)
     if certificate is None:
@@ -177,15 +182,18 @@ def _figures(lines: Sequence[Line], certificate: Certificate | None, looked: lis
     elif certificate["rehearsal"] and proved is not None:
         without = f"{rounded_up(proved['epsilon'])} at delta = {small(certificate['delta'])} without a seed"
         figures.append(Figure("Epsilon", "none", f"nothing is protected; {without}", "bad"))
-    elif proved is not None:
+    elif proved is not None and attacks is not None:
         epsilon, delta = proved["epsilon"], certificate["delta"]
         figures += [
             Figure(
-                "Epsilon", rounded_up(epsilon), f"at delta = {small(delta)}, certified by {certificate['accountant']}"
+                "Epsilon",
+                rounded_up(epsilon),
+                f"at delta = {small(delta)}, certified by {certificate['accountant']}; as Gaussian DP "
+                f"\u03bc\u00a0=\u00a0{rounded_up(attacks.mu)}",
             ),
             Figure(
                 "Chance to detect a record",
-                f"\u2264 {percent_up(detection(epsilon, delta))}",
+                f"\u2264 {percent_up(attacks.detected(FALSE_ALARMS))}",
                 f"by any test with {100 * FALSE_ALARMS:.0f} % false alarms",
                 "warn" if rules_out_little(epsilon, delta) else "plain",
             ),
@@ -224,54 +232,6 @@ def _final_look(lines: Sequence[Line]) -> float | Evaluated | None:
     """The accuracy, or what an evaluation of the user's own came to, at the last look; None where there was none."""
     looks = charts.looks_of(lines)
     return looks[-1][1] if looks else None
-
-
-def _protection(certificate: Certificate) -> Section:
-    """What the certificate states, in the words of who is affected."""
-    title = "What this protects, and what it does not"
-    proved = guarantee_of(certificate)
-    if proved is None:
-        why = (certificate.get("reason", ""), certificate.get("claimed_by_paper", {}).get("text", ""))
-        parts: list[Part] = [
-            Words(tuple(each for each in why if each), "Nothing is protected", "bad"),
-            Words(("Do not publish this model if its records must stay private.",), "What follows", "warn"),
-        ]
-        return Section(title, tuple(parts))
-    features = certificate.get("features", {})
-    protects = [
-        proved["protects"],
-        record_in_words(certificate),
-        *(f"Released privately before the training, and charged: {each}" for each in features.get("released", ())),
-        *(f"Public from the start, so nothing to protect: {each}" for each in features.get("public", ())),
-        *([certificate["search"]["text"]] if "search" in certificate else []),
-    ]
-    limits = [
-        *certificate["not_covered"],
-        *(f"Disclosed: {each}" for each in certificate["disclosed"]),
-    ]
-    epsilon, delta = proved["epsilon"], certificate["delta"]
-    weak = rules_out_little(epsilon, delta)
-    tone: Tone = "warn" if weak else "good"
-    heading = "Protected, weakly" if weak else "Protected"
-    means = "means"
-    shown: list[Part] = []
-    if certificate["rehearsal"]:
-        shown.append(Words((certificate["reason"],), "Nothing is protected: this is a rehearsal", "bad"))
-        heading, tone = f"What the same run without a seed would protect{', weakly' if weak else ''}", "plain"
-        means = "would mean without a seed"
-    shown += [
-        Words(tuple(protects), heading, tone, listed=True),
-        Words(tuple(limits), "Not protected either way" if certificate["rehearsal"] else "Not protected", "warn", True),
-        Words(meaning(epsilon, delta, certificate["neighbours"]), f"What epsilon {rounded_up(epsilon)} {means}"),
-    ]
-    notes = (
-        f"Randomness: {certificate['randomness']}. Arithmetic: {certificate['arithmetic']}.",
-        *([] if "data_budget" not in certificate else [certificate["data_budget"]["text"]]),
-        *certificate["notes"],
-    )
-    shown.append(Words(notes, "Notes", listed=True))
-    shown.append(Words(tuple(certificate["caveats"]), "Technical caveats", listed=True))
-    return Section(title, tuple(shown))
 
 
 def _progress(config: TrainConfig, lines: Sequence[Line], certificate: Certificate | None) -> list[Section]:
