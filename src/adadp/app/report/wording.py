@@ -73,6 +73,8 @@ def _making(certificate: Mapping[str, Any], proved: Mapping[str, Any]) -> list[s
     lines += [f"Public: {each}" for each in features["public"]]
     if "data_budget" in certificate:
         lines.append(certificate["data_budget"]["text"])
+    if "audit" in certificate:
+        lines.append(certificate["audit"]["text"])
     return lines + [f"Note: {each}" for each in certificate["notes"]]
 
 
