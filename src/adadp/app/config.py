@@ -331,6 +331,10 @@ class TrainConfig:
         None, help="LOW,HIGH: public range of a target from Python, for figures of records kept aside.", check=_range
     )
 
+    audit_canaries: int | None = measuring(
+        None, help="Public random records, each trained on by a fair coin, that an attack in the end must tell apart."
+    )
+
     validation: int | None = validating(None, help="Training records to keep aside for a validation schedule.")
     validation_public: bool | None = validating(
         None, help="These records are public: evaluations on them cost nothing.", none=False
@@ -368,6 +372,7 @@ class TrainConfig:
         _check_validation(self)
         _check_unit(self)
         _check_holdout(self)
+        _check_canaries(self)
         if self.momentum and self.optimizer is not None and not OPTIMIZERS[self.optimizer]:
             raise InputError(
                 f"`momentum` is {self.momentum:g}, and the optimizer {self.optimizer} takes none.",
@@ -638,6 +643,22 @@ def _check_holdout(config: TrainConfig) -> None:
             why="Each record is kept aside by a coin of its own then, and how many remain to be dealt into batches is "
             "secret.",
             fix="Use zero-out neighbours, or Poisson sampling.",
+        )
+
+
+def _check_canaries(config: TrainConfig) -> None:
+    if config.audit_canaries is None:
+        return
+    if config.delta is None and config.noise_multiplier == 0:
+        raise InputError(
+            "`audit_canaries` is given without `delta`.", why="A bound on epsilon is one at a delta.", fix="Pass both."
+        )
+    if config.sampling != "poisson" or config.neighbours == "replace-one":
+        raise InputError(
+            "`audit_canaries` is given without Poisson sampling, or for replace-one neighbours.",
+            why="How many canaries are trained on is decided by coins, and only Poisson sampling lets the number of "
+            "records differ from the planned one.",
+            fix="Use Poisson sampling with add-remove or zero-out neighbours, or leave `audit_canaries` out.",
         )
 
 

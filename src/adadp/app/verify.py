@@ -94,5 +94,5 @@ def _parts(config: dict[str, Any]) -> list[str]:
 
 
 def _not_checked(why: str) -> Check:
-    what = "that config.toml asks for this plan, what is said about features and data, report.html"
+    what = "that config.toml asks for this plan, what is said about features, data and canaries, report.html"
     return Check("application", True, f"not checked: {what}. It needs {why}.")

@@ -8,7 +8,7 @@
     charges         those certified, and none beyond the plan
     epsilon         from the ledger, at the delta and by the accountant of config.toml
     statements      every other sentence that follows from these files
-    measurements    metrics.jsonl, confusion.json, figures.json and holdout.json are those certified
+    measurements    metrics.jsonl, confusion.json, figures.json, holdout.json and canaries.json are those certified
     search          where search.json exists: what was charged is a search of which this run is one, within its target
 
 The digests find accidents and edits of some of the files. Whoever can write the folder can write all of it anew, a
@@ -69,11 +69,11 @@ _KNOWN = {
     *_FIGURES, "format", "method", "parts", "neighbours", "protects", "record", "sampling", "arithmetic", "accountant",
     "plan", "steps_done", "steps_lost", "charged", "torn_charges", "ledger", "randomness", "config_digest",
     "model_digest", "measured", "versions", "disclosed", "not_covered", "caveats", "notes", "features", "search",
-    "encoder_digest", "data_budget",
+    "encoder_digest", "data_budget", "audit",
 }  # fmt: skip
 """Everything a certificate may state."""
 _OF_SEARCH = ("by", "settings", "chosen", "score")
-_MEASURED = ("metrics.jsonl", "confusion.json", "figures.json", "holdout.json")
+_MEASURED = ("metrics.jsonl", "confusion.json", "figures.json", "holdout.json", "canaries.json")
 _ANOTHER_PLAN = "The ledger was begun with another plan than the certified one."
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from adadp import __version__
+from adadp.app.audit.one_run import statement as audit
 from adadp.app.config import OWN_LOOP, TrainConfig
 from adadp.app.features import statement
 from adadp.app.runs.tensors import tensors_digest
@@ -24,6 +25,7 @@ from adadp.app.specification import specification
 from adadp.app.texts.schedules import parse_schedule
 from adadp.certificate.digests import json_digest
 from adadp.certificate.make import FORMAT, figures, releases_json
+from adadp.certificate.wording import guarantee_of
 from adadp.clipping import ClipRule
 from adadp.events import Neighbours, flatten
 from adadp.ledger import FixedBudget, LedgerRecord
@@ -49,6 +51,7 @@ def make_certificate(
     searched: Iterable[str] = (),
     measured: Mapping[str, str] | None = None,
     data_budget: Mapping[str, Any] | None = None,
+    canaries: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The certificate of a run that ended with ``ledger`` and ``model``, as JSON.
 
@@ -56,7 +59,8 @@ def make_certificate(
     ``learned`` is what the feature stages of the run have released; ``encoder`` how files became records. ``budget`` is
     the filter of a run whose noise was chosen during the run. ``search`` says among what the run was chosen, and
     ``searched`` what that discloses; the ledger is the search's. ``measured`` are the digests of the files with what
-    was measured on public data; ``data_budget`` says in which budget of its data the run is counted.
+    was measured on public data; ``data_budget`` says in which budget of its data the run is counted. ``canaries`` are
+    the coins and losses of canaries.
     """
     assert plan.neighbours is not None
     config = spec.config
@@ -96,6 +100,9 @@ def make_certificate(
         certificate["encoder_digest"] = json_digest(dict(encoder))
     if data_budget is not None:
         certificate["data_budget"] = dict(data_budget)
+    if canaries is not None and config.delta is not None:
+        claimed = guarantee_of(certificate)
+        certificate["audit"] = audit(canaries, config.delta, None if claimed is None else claimed["epsilon"])
     return certificate | statements(spec, plan, learned, search, searched)
 
 
@@ -179,6 +186,8 @@ def _disclosed(config: TrainConfig, plan: Plan) -> list[str]:
             f"That about {config.holdout} of the records were kept aside and not trained on. Figures of the model on "
             "them were released once, with noise, and are charged."
         )
+    if config.audit_canaries is not None:
+        disclosed.append(f"Which of {config.audit_canaries} public canaries were trained on, and their losses.")
     return disclosed
 
 

@@ -89,6 +89,8 @@ def _making(certificate: Certificate, proved: Mapping[str, Any]) -> list[str]:
     lines += [f"Public: {each}" for each in features["public"]]
     if "data_budget" in certificate:
         lines.append(certificate["data_budget"]["text"])
+    if "audit" in certificate:
+        lines.append(certificate["audit"]["text"])
     return lines + [f"Note: {each}" for each in certificate["notes"]]
 
 

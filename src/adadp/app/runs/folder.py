@@ -146,6 +146,10 @@ class RunFolder:
         return self.path / "holdout.json"
 
     @property
+    def canaries_path(self) -> Path:
+        return self.path / "canaries.json"
+
+    @property
     def finished(self) -> bool:
         """Whether the run has ended and everything of it is there."""
         return has_finished(self.path)
@@ -284,6 +288,14 @@ class RunFolder:
         """What ``write_holdout`` was given; None if there is nothing."""
         return _read_json(self.holdout_path)
 
+    def write_canaries(self, content: Mapping[str, Any]) -> None:
+        """Keep which canaries the run trains on, and their losses as far as they are known."""
+        _write_json(self.canaries_path, content, separators=(",", ":"), end="\n")
+
+    def canaries(self) -> dict[str, Any] | None:
+        """What ``write_canaries`` was given; None if the run has none."""
+        return _read_json(self.canaries_path)
+
     def class_counts(self) -> ClassCounts | None:
         """What the confusion matrix says about every class; None if there is none."""
         found = self.confusion()
@@ -296,7 +308,7 @@ class RunFolder:
 
     def measured_digests(self) -> dict[str, str]:
         """SHA-256 of each file with what was measured on public data or released of held-out records."""
-        files = (self.metrics_path, self.confusion_path, self.figures_path, self.holdout_path)
+        files = (self.metrics_path, self.confusion_path, self.figures_path, self.holdout_path, self.canaries_path)
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.exists()}
 
     def give_one_time(self, moment: float) -> None:

@@ -39,6 +39,7 @@ _DIGITS = 6
 """To how many digits a noise scale is rounded up."""
 
 _NOT_FOR_SEARCHES = {
+    "audit_canaries": "What a search publishes is the best of several runs, each of which would have coins of its own.",
     "allow_nonprivate": "The best of runs without privacy has none.",
     "evaluate_every": "A search evaluates on the test set once, at the end, the model it has chosen.",
     "holdout": "A search keeps records aside for its own scores, and charges all its runs as one.",

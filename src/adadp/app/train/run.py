@@ -356,8 +356,13 @@ class Run:
         learned: Mapping[str, Tensor] | None = None,
         encoder: Mapping[str, Any] | None = None,
         data_budget: Mapping[str, Any] | None = None,
+        *,
+        attack: Callable[[], dict[str, Any]] | None = None,
     ) -> TrainResult:
-        """Measure, certify and save. A kill on the way leaves a checkpoint from which all of it is done again."""
+        """Measure, certify and save. A kill on the way leaves a checkpoint from which all of it is done again.
+
+        ``attack`` returns what is kept of canaries.
+        """
         seconds = coarse_seconds(self.elapsed)
         self.refuse_broken()
         if self.average is not None:
@@ -367,6 +372,7 @@ class Run:
             notes = [*notes, self.scheduled.note]
         if self.holdout is not None:
             self.held_out = self.holdout.release(self.private, self.folder)
+        canaries = None if attack is None else attack()
         about = note_on_processes(self.processes, self.plan, exact=self.private.exact, split=self.split)
         notes = [*notes, *about, *notes_of(self.spec, self.plan)]
         measured = self.looked() if self.split else None  # which takes all processes
@@ -374,7 +380,15 @@ class Run:
         certificate, confusion, out, self.accuracy, self.evaluation, self.figures = self.ranks.from_first(
             "certifying",
             lambda: self._certified(
-                seconds, record_unit, notes, learned, encoder, data_budget, measured=measured, tensors=tensors
+                seconds,
+                record_unit,
+                notes,
+                learned,
+                encoder,
+                data_budget,
+                canaries=canaries,
+                measured=measured,
+                tensors=tensors,
             ),
         )
         self.model.eval()
@@ -406,6 +420,7 @@ class Run:
         encoder: Mapping[str, Any] | None,
         data_budget: Mapping[str, Any] | None,
         *,
+        canaries: dict[str, Any] | None,
         measured: tuple[dict[str, Any], Confusion | None] | None,
         tensors: Mapping[str, Tensor] | None,
     ) -> tuple[dict[str, Any], Confusion | None, Path | None, float | None, Evaluated | None, dict[str, Any] | None]:
@@ -418,6 +433,8 @@ class Run:
             if self.figures is not None:
                 folder.write_figures(self.figures)
             self.keep({"step": self.private.step, "final": True, **found, "seconds": seconds})
+        if folder is not None and canaries is not None:
+            folder.write_canaries(canaries)
         kept = {
             name.replace("_orig_mod.", ""): value.detach().cpu()  # compiled parts go under their own names
             for name, value in (self.model.state_dict() if tensors is None else tensors).items()
@@ -436,6 +453,7 @@ class Run:
             encoder=encoder,
             budget=self.budget,
             data_budget=data_budget,
+            canaries=canaries,
             measured=None if folder is None else folder.measured_digests(),
         )
         if folder is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from adadp.app.runs.anchor import Anchor
 from adadp.app.schedules import ValidationDecay
 from adadp.app.sharded.runs import refuse_settings
 from adadp.app.spec import RunSpec
+from adadp.app.train.canaries import Canaries
 from adadp.app.train.counting import Counted, reserve_run
 from adadp.app.train.evaluation import (
     Asked,
@@ -127,7 +128,9 @@ def train(
     held = _held_out(data, config, folder, ranks, units)
     data, validation = (data, validation) if held is None else (held.train, (held.validation[0], held.validation[-1]))
     decay = _decay_of(spec, None if config.holdout is not None else validation)
-    preparation, data, test, validation = _prepared(spec, data, test, validation, units)
+    canaries = Canaries.of(config, data, folder, ranks)
+    data, units = canaries.added_to(data, units)
+    preparation, data, (test, validation, attacked) = _prepared(spec, data, (test, validation, canaries.all), units)
     whole = replace(whole, preparation=preparation)
     rows = Records(data, device, dtype, None if whole.stages else InputBound.of(config.input_bound))
     records = records_by_unit(rows, units, device)
@@ -140,7 +143,7 @@ def train(
         test, None if evaluate is None else _of_records(named(evaluate), whole), kept_aside=config.holdout is not None
     )
     holdout = measured.holdout(validation, held, config)
-    plan = plan_of(spec, len(records) if held is None else held.records)
+    plan = canaries.checked(plan_of(spec, len(records) - canaries.added if held is None else held.records))
     looks = None if decay is None else measured.looks(decay, validation, config.validation, held)
     refuse_broken(model, "before the first step", "Nothing was spent.")
     made = make_optimizer(model, config, spec.lr, optimizer)
@@ -185,21 +188,32 @@ def train(
             holdout=holdout,
         )
         place.check_records(records, resume)
+        canaries.save(place.folder)
         if resume:
             run.resume()
         else:
             run.begin()
         place.keep(encoder)
         run.show_on(place.board(model))
-        if preparation is not None:
-            with stop_requests() as stop:  # a release that is paid is saved before the run stops
-                preparation.run(private, place.folder)
-            if ranks.any("asking for stops", stop.is_set()):
-                raise run.stopped()
+        _prepare(preparation, run)
+        attack = canaries.attack(
+            run, chosen, None if attacked is None else Records(attacked, device, dtype, rows.bound)
+        )
         run.loop()
         learned = None if preparation is None else preparation.learned
-        result = run.finish(record_unit, [*notes, *place.stated()], learned, encoder, place.budget_statement())
+        result = run.finish(
+            record_unit, [*notes, *place.stated()], learned, encoder, place.budget_statement(), attack=attack
+        )
         return replace(result, model=whole(result.network))
+
+
+def _prepare(preparation: Preparation | None, run: Run) -> None:
+    """Release features, if there are any to release."""
+    if preparation is not None:
+        with stop_requests() as stop:  # a release that is paid is saved before the run stops
+            preparation.run(run.private, run.folder)
+        if run.ranks.any("asking for stops", stop.is_set()):
+            raise run.stopped()
 
 
 def _processes(config: TrainConfig, resume: bool) -> Ranks:
@@ -429,15 +443,17 @@ def _decay_of(spec: RunSpec, validation: tuple[Tensor, Tensor] | None) -> Valida
 def _prepared(
     spec: RunSpec,
     data: Data,
-    test: tuple[Tensor, Tensor] | None,
-    validation: tuple[Tensor, Tensor] | None,
+    public: Sequence[tuple[Tensor, Tensor] | None],
     units: Units | None,
-) -> tuple[Preparation | None, Data, tuple[Tensor, Tensor] | None, tuple[Tensor, Tensor] | None]:
-    """What releases the features; and all records with their features, zeros until then, in place of their values."""
+) -> tuple[Preparation | None, Data, list[tuple[Tensor, Tensor] | None]]:
+    """What releases the features; and all records with their features, zeros until then, in place of their values.
+
+    ``public`` are pairs of inputs and labels that the stages are not released from.
+    """
     _, stages = fixed_first(spec.stages)
     if not stages:
-        return None, data, test, validation
-    others = [each for each in (test, validation) if each is not None]
+        return None, data, [*public]
+    others = [each for each in public if each is not None]
     values = torch.cat([each[0] for each in others]) if others else None
     columns = tensors_of_data(data)
     if units is not None:
@@ -445,15 +461,17 @@ def _prepared(
     preparation = Preparation(stages, columns[0], values, None if units is None else units.one_row_each())
     data = (preparation.train, *columns[1:])
     if preparation.test is None:
-        return preparation, data, None, None
-    parts = torch.split(preparation.test, [len(each[0]) for each in others])
-    found = [(part, each[1]) for part, each in zip(parts, others, strict=True)]
-    return preparation, data, None if test is None else found[0], None if validation is None else found[-1]
+        return preparation, data, [*public]
+    parts = iter(torch.split(preparation.test, [len(each[0]) for each in others]))
+    return preparation, data, [None if each is None else (next(parts), each[1]) for each in public]
 
 
 def _remove(folder: RunFolder, *, whole: bool) -> None:
     """Take back a folder in which nothing has been charged."""
-    files = (folder.checkpoint_path, folder.ledger_path, Path(f"{folder.ledger_path}.lock"), folder.config_path)
+    files = (
+        *(folder.checkpoint_path, folder.ledger_path, Path(f"{folder.ledger_path}.lock")),
+        *(folder.canaries_path, folder.config_path),
+    )
     with suppress(OSError):
         for path in files:
             path.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from adadp.app.audit.one_run import statement as audit
 from adadp.app.config import OWN_LOOP
 from adadp.app.loop import loop_spec
 from adadp.app.report.certificate import plan_statement, stated_plan, statements
@@ -33,6 +34,7 @@ from adadp.app.train.planning import measured_notes, notes_of, plan_of, planned_
 from adadp.app.train.search_spec import Search
 from adadp.certificate.verify import CLOSE
 from adadp.certificate.verify import close as close_enough
+from adadp.certificate.wording import guarantee_of
 from adadp.errors import InputError
 from adadp.events import describe
 from adadp.ledger import LedgerRecord, PlannedBudget, budget_like, read_ledger
@@ -141,6 +143,15 @@ class _Finished:
                 raise InputError(
                     "The figures in holdout.json do not follow from its sums, or not with the charged noise."
                 )
+        canaries, delta = folder.canaries(), folder.config.delta
+        audited = None
+        if canaries is not None and folder.config.audit_canaries == len(canaries["included"]) and delta is not None:
+            claimed = guarantee_of(self._certificate)
+            audited = audit(canaries, delta, None if claimed is None else claimed["epsilon"])
+            if claimed is not None and audited["epsilon_low"] > claimed["epsilon"]:
+                raise InputError(f"The canaries of the run refute its epsilon. {audited['text']}")
+        if not close_enough(audited, self._certificate.get("audit")) or (folder.config.audit_canaries and not audited):
+            raise InputError("The certificate says something else of the canaries than canaries.json.")
         if released is not None and self._stated.held is None:
             raise InputError("holdout.json holds figures of records that no plan keeps aside.")
         return "figures as they follow from what was released and counted"

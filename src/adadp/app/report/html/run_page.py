@@ -32,6 +32,7 @@ from adadp.app.figures.headline import leading
 from adadp.app.figures.measured import DRAWS
 from adadp.app.report.attacks import attacks_on
 from adadp.app.report.html import run_charts as charts
+from adadp.app.report.html.canaries import audit_figures, audit_section
 from adadp.app.report.html.figure_parts import figures_section, key_figures
 from adadp.app.report.html.formatting import doubts, duration, number, percent, percent_up, unbroken, whole
 from adadp.app.report.html.page import Command, Figure, KeyFigures, Matrix, Page, Part, Section, Table, Tone, Words
@@ -69,6 +70,7 @@ def run_page(folder: RunFolder) -> Page:
         *_quality(figures, released),
         *_progress(config, lines, certificate),
         *_mistakes(matrix, counts),
+        *audit_section(folder, certificate),
         *([] if certificate is None else _over_the_epochs(config, certificate)),
         settings(config, certificate),
         Section("Check it, run it again", (*_rerun(folder, certificate), *_checks(certificate))),
@@ -203,6 +205,7 @@ def _figures(
         figures.append(Figure("Epsilon", "none", "nothing is protected", "bad"))
         if claimed is not None:
             figures.append(Figure("Claimed epsilon", number(claimed), "not proved, no guarantee", "warn"))
+    figures += audit_figures(certificate)
     seconds = [line["seconds"] for line in lines if "seconds" in line]
     if seconds:
         steps = "" if certificate is None else f"{whole(certificate['steps_done'])} steps"
