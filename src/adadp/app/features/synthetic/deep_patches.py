@@ -127,7 +127,7 @@ class _DeepPatchesModule(nn.Module):
 def _first_layer(images: Tensor, filters: Tensor) -> Tensor:
     """Square roots of pooled responses: above the threshold, then below; the mirrored filters second in each."""
     responses = pixel_responses(images, filters, 1)
-    places = [side // _POOL for side in responses.shape[2:]]
+    places = responses.shape[2] // _POOL, responses.shape[3] // _POOL
     return torch.cat(pooled_halves(responses, _THRESHOLD, places), dim=1).sqrt_()
 
 

@@ -126,7 +126,7 @@ def pixel_responses(images: Tensor, filters: Tensor, stride: int) -> Tensor:
     return functional.conv2d(images, filters, stride=stride).mul_(contrast)
 
 
-def pooled_halves(responses: Tensor, threshold: float, grid: int | list[int]) -> tuple[Tensor, Tensor]:
+def pooled_halves(responses: Tensor, threshold: float, grid: int | tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Averages over a grid of what lies above the threshold, and below its negative; overwrites ``responses``."""
     positive = functional.adaptive_avg_pool2d((responses - threshold).relu_(), grid)
     return positive, functional.adaptive_avg_pool2d(responses.neg_().sub_(threshold).relu_(), grid)
