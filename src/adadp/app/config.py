@@ -198,7 +198,7 @@ class TrainConfig:
     )
     features: str | None = most_used(
         None,
-        help="Before the network: none, scatter, pca:dim=60, conv-cifar100, efficientnet-lite0:size=128; joined by +.",
+        help="Before the network: none, scatter, pca:dim=60, efficientnet-lite0:size=128, ...; joined by + or &.",
         unset="by data; none if `model` is given",
     )
     epochs: int | str | None = most_used(

@@ -8,13 +8,23 @@ from typing import Any
 from torch import Tensor, nn
 
 from adadp.app.features.base import FixedStage, ReleasedStage, Shape, Stage
+from adadp.app.features.joined import Joined
 from adadp.app.features.private_bounds import Bounds
+from adadp.app.features.synthetic import Reference, SyntheticImages, SyntheticStage
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 
 
-def stage_module(stage: Stage, shape: Shape, learned: Mapping[str, Tensor]) -> nn.Module:
-    """What computes ``stage`` on records of ``shape``; a released stage needs what it has ``learned``."""
+def stage_module(
+    stage: Stage, shape: Shape, learned: Mapping[str, Tensor], reference: Reference | None = None
+) -> nn.Module:
+    """What computes ``stage`` on records of ``shape``; a released stage needs what it has ``learned``, and one that is
+    fitted to synthetic images its ``reference``.
+    """
+    if isinstance(stage, Joined):
+        return stage.of_modules([stage_module(block, shape, {}, reference) for block in stage.blocks])
+    if isinstance(stage, SyntheticStage) and reference is not None:
+        return stage.module_after(reference, shape)
     if isinstance(stage, FixedStage):
         return stage.module(shape)
     assert isinstance(stage, ReleasedStage)
@@ -28,6 +38,7 @@ def whole_module(stages: tuple[Stage, ...], shape: Shape, learned: Mapping[str, 
     """
     modules: list[nn.Module] = []
     number = 0
+    reference: Reference | None = None
     for stage in stages:
         mine: dict[str, Tensor] = {}
         if isinstance(stage, ReleasedStage):
@@ -40,7 +51,11 @@ def whole_module(stages: tuple[Stage, ...], shape: Shape, learned: Mapping[str, 
                     fix="Put features.safetensors back into the folder of the run.",
                 )
         after = stage.output_shape(shape)
-        modules.append(stage_module(stage, shape, mine))
+        modules.append(stage_module(stage, shape, mine, reference))
+        if isinstance(stage, SyntheticImages):
+            reference = Reference(stage, shape)
+        elif reference is not None and isinstance(stage, FixedStage):
+            reference = reference.after(stage, modules[-1])
         shape = after
     return nn.Sequential(*modules).requires_grad_(False).eval(), shape
 

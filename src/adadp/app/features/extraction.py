@@ -15,7 +15,6 @@ the records, so nothing is written anywhere for them.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 import re
@@ -33,6 +32,7 @@ from torch import Tensor, nn
 
 from adadp.app.features.base import FixedStage, Shape
 from adadp.app.features.chain import whole_module
+from adadp.app.features.joined import described
 
 Progress = Callable[[str, int, int], None]
 """Called with what is under way, how many records are done, and of how many."""
@@ -63,20 +63,13 @@ class CacheKey:
         """Where the features of ``part`` lie that a device of this kind computed, in batches or each record alone: each
         rounds in its own way, and a run with a seed repeats to the bit only on the same features.
         """
-        said = [self.data, part, records, self.checksums, [_described(stage) for stage in stages]]
+        said = [self.data, part, records, self.checksums, [described(stage) for stage in stages]]
         kind = torch.device(device).type
         said += [] if kind == "cpu" else [kind]
         said += ["alone"] if alone else []
         digest = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
         readable = re.sub(r"[^a-z0-9=.-]+", "-", "+".join(str(stage) for stage in stages))[:_READABLE]
         return self.folder / "features" / f"{self.data}-{part}-{readable}-{digest}"
-
-
-def _described(stage: FixedStage) -> tuple[object, ...]:
-    """What says how a stage computes: its text and version, and of somebody else's stage its file too."""
-    own = type(stage).__module__.startswith("adadp.")
-    code = () if own else (hashlib.sha256(Path(inspect.getfile(type(stage))).read_bytes()).hexdigest(),)
-    return str(stage), stage.version, *code
 
 
 def extract(

@@ -1,4 +1,5 @@
-"""Features as text: ``scatter``, ``pca:dim=60,noise_multiplier=16``, stages joined by ``+``; ``none`` is no stage.
+"""Features as text: ``scatter``, ``pca:dim=60,noise_multiplier=16``, stages one after another joined by ``+``, stages
+side by side joined by ``&``, which binds more tightly; ``none`` is no stage.
 
 A stage of your own is named as ours are if a package offers it by an entry point in the group ``adadp.features``, and
 else by its place: ``package.module:Name:option=value`` or ``file.py:Name:option=value``. Its options are the fields of
@@ -20,14 +21,24 @@ from itertools import takewhile
 from typing import get_type_hints
 
 from adadp.app.features.base import FixedStage, ReleasedStage, Stage
+from adadp.app.features.centre import Centre
 from adadp.app.features.conv_cifar100 import ConvCifar100
 from adadp.app.features.efficientnet import EfficientNetLite0
 from adadp.app.features.equalise import Equalise
 from adadp.app.features.hub import HubText, HubTokens, TimmImages
+from adadp.app.features.joined import Joined
 from adadp.app.features.pca import Pca
 from adadp.app.features.private_bounds import Bounds
 from adadp.app.features.scattering import Scattering
 from adadp.app.features.standardise import Standardise
+from adadp.app.features.synthetic import (
+    DeepPatches,
+    LogScattering,
+    Patches,
+    SyntheticImages,
+    SyntheticPca,
+    SyntheticStage,
+)
 from adadp.app.features.text import Bytes, WordLlama
 from adadp.app.texts.parts import find
 from adadp.errors import InputError, within
@@ -36,7 +47,8 @@ from adadp.registry import Registry
 NONE = "none"
 
 _BUILT_IN = (
-    *(Scattering, Bounds, ConvCifar100, EfficientNetLite0, Equalise, Pca, Standardise),
+    *(Scattering, SyntheticImages, LogScattering, Patches, DeepPatches, SyntheticPca, Centre),
+    *(Bounds, ConvCifar100, EfficientNetLite0, Equalise, Pca, Standardise),
     *(Bytes, WordLlama, HubText, HubTokens, TimmImages),
 )
 
@@ -68,7 +80,16 @@ def parse_features(text: str | None) -> tuple[Stage, ...]:
     """The stages ``text`` names, in order. ``str`` of each gives its part of the text again."""
     if text is None or text.strip() == NONE:
         return ()
-    return tuple(_stage(part.strip()) for part in text.split("+"))
+    stages = tuple(_side_by_side(part) for part in text.split("+"))
+    _, rest = fixed_first(stages)
+    for stage in rest:
+        if any(isinstance(each, SyntheticStage) for each in (stage.blocks if isinstance(stage, Joined) else (stage,))):
+            raise InputError(
+                f"{stage} comes after a stage that is released.",
+                why="It is fitted to synthetic images, which only stages known before the data can map.",
+                fix="Put the released stages last.",
+            )
+    return stages
 
 
 def features_text(stages: tuple[Stage, ...]) -> str:
@@ -86,6 +107,12 @@ def fixed_first(stages: tuple[Stage, ...]) -> tuple[tuple[FixedStage, ...], tupl
 def released_stages(stages: tuple[Stage, ...]) -> tuple[ReleasedStage, ...]:
     """Those that look at the training records, and are charged."""
     return tuple(stage for stage in stages if isinstance(stage, ReleasedStage))
+
+
+def _side_by_side(text: str) -> Stage:
+    """The stage ``text`` names, or several joined by ``&``."""
+    stages = [_stage(part.strip()) for part in text.split("&")]
+    return stages[0] if len(stages) == 1 else Joined.of(stages)
 
 
 def _stage(text: str) -> Stage:

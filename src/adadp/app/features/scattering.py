@@ -50,7 +50,8 @@ _CHUNK_PIXELS = 1 << 15
 @dataclass(frozen=True)
 class Scattering(FixedStage):
     """Scattering up to scale 2^``J`` with ``angles`` angles; group norm unless ``groups=0``; unit norm if ``unit``;
-    pixels centred first if ``centre``.
+    pixels centred first if ``centre``. Maps are read at the first of every 2^J pixels, or in their ``middle``, where
+    the map of a mirror image is the mirrored map.
     """
 
     name = "scatter"
@@ -60,6 +61,7 @@ class Scattering(FixedStage):
     groups: int = 27
     unit: bool = True
     centre: bool = True
+    middle: bool = False
 
     def __post_init__(self) -> None:
         self._set(
@@ -67,7 +69,7 @@ class Scattering(FixedStage):
             angles=checks.count("angles", self.angles, why="Each wavelet has an angle."),
             groups=checks.count("groups", self.groups, minimum=0, why="0 is no group norm."),
         )
-        for flag in ("unit", "centre"):
+        for flag in ("unit", "centre", "middle"):
             value = getattr(self, flag)
             if value not in (False, True):
                 raise InputError(f"{flag} must be 0 or 1, got {value!r}.", fix=f"Write {flag}=0 or {flag}=1.")
@@ -121,7 +123,7 @@ class _ScatteringModule(nn.Module):
         self.second = nn.ModuleList(
             _Modulus(spectra[scale], before, scale) for before in range(J) for scale in range(before + 1, J)
         )
-        self.low_pass = nn.ModuleList(_LowPass(size, level, J) for level in range(J))
+        self.low_pass = nn.ModuleList(_LowPass(size, level, J, stage.middle) for level in range(J))
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
@@ -206,9 +208,9 @@ class _LowPass(nn.Module):
     rows: Tensor
     columns: Tensor
 
-    def __init__(self, size: tuple[int, int], level: int, J: int) -> None:
+    def __init__(self, size: tuple[int, int], level: int, J: int, middle: bool) -> None:
         super().__init__()
-        rows, columns = (_low_pass_matrix(length, level, J) for length in size)
+        rows, columns = (_low_pass_matrix(length, level, J, middle) for length in size)
         self.register_buffer("rows", rows.float(), persistent=False)
         self.register_buffer("columns", columns.T.contiguous().float(), persistent=False)
 
@@ -229,13 +231,18 @@ def _inverse_of_half(length: int) -> Tensor:
     return pairs.flatten(0, 1).T.contiguous()
 
 
-def _low_pass_matrix(length: int, level: int, J: int) -> Tensor:
-    """One side of phi, a Gaussian of standard deviation 0.8 2^(J-1): from length / 2^level to length / 2^J - 2."""
+def _low_pass_matrix(length: int, level: int, J: int, middle: bool) -> Tensor:
+    """One side of phi, a Gaussian of standard deviation 0.8 2^(J-1): from length / 2^level to length / 2^J - 2.
+
+    In the ``middle`` means (2^J - 1) / 2 pixels further.
+    """
     width = 0.8 * 2 ** (J - 1)
     near = torch.arange(-2 * length, 3 * length, dtype=torch.float64)
     waves = torch.exp(-near.square() / (2 * width**2)).reshape(5, length)
     periodic = waves.sum(0) / math.sqrt(2 * _PI * width**2)
-    response = torch.fft.ifft(_cropped(torch.fft.fft(periodic).real, level, -1)).real
+    shift = torch.fft.fftfreq(length >> level, dtype=torch.float64) * (2**J - 1) / 2 ** (level + 1) if middle else 0
+    phase = torch.exp(2j * math.pi * torch.as_tensor(shift))
+    response = torch.fft.ifft(_cropped(torch.fft.fft(periodic).real, level, -1) * phase).real
     read = torch.arange(1, (length >> J) - 1)[:, None] << (J - level)
     return torch.take(response, (read - torch.arange(len(response))) % len(response))
 
