@@ -10,9 +10,9 @@ What one record adds, and how far that can reach (l2):
                                      e the error over the width of the range, in [0, 1], and u the
                                      true value mapped to [-1, 1]
 
-The first two have one entry of 1 and zeros elsewhere. In the third every entry is in [-1, 1]. Where a record is a unit of
-several rows, it adds the mean of what these would add, which the same bounds hold for. Each row is given to the model
-by itself, so what it adds depends on no other one, rounding included. The bins and ranges are public.
+The first two have one entry of 1 and zeros elsewhere. In the third every entry is in [-1, 1]. Where a record is a unit
+of several rows, it adds the mean of what these would add, which the same bounds hold for. Each row is given to the
+model by itself, so what it adds depends on no other one, rounding included. The bins and ranges are public.
 
 The intervals hold both chances: the noise, whose size is public, and which records there happen to be. ``DRAWS`` times
 the sums are taken as what was expected, records are drawn (Poisson counts in the cells; for numbers the largest
@@ -61,9 +61,10 @@ def class_sums(probabilities: Floats, labels: Whole, threshold: float, weights: 
     if kinds == 2:
         ends = edges(threshold)
         bins = np.searchsorted(ends, probabilities[:, 1], side="left")  # the threshold itself is not above it
-        return np.bincount(labels * (len(ends) + 1) + bins, weights, minlength=2 * (len(ends) + 1))
-    right = (probabilities.argmax(1) == labels).astype(np.int64)
-    return np.bincount(2 * labels + right, weights, minlength=2 * kinds)
+        cells, count = labels * (len(ends) + 1) + bins, 2 * (len(ends) + 1)
+    else:
+        cells, count = 2 * labels + (probabilities.argmax(1) == labels), 2 * kinds
+    return np.bincount(cells, weights, minlength=count).astype(np.float64)
 
 
 def number_sums(

@@ -125,8 +125,7 @@ def train(
     chosen = find_loss(loss)
     whole = _Whole.of(spec, input_shape, data, device)
     held = _held_out(data, config, folder, ranks, units)
-    if held is not None:
-        data, validation, units = held.train, (held.validation[0], held.validation[-1]), held.units
+    data, validation, units = (data, validation, units) if held is None else (held.train, held.looked_at, held.units)
     decay = _decay_of(spec, None if config.holdout is not None else validation)
     preparation, data, test, validation = _prepared(spec, data, test, validation, units)
     whole = replace(whole, preparation=preparation)
@@ -387,8 +386,8 @@ def _held_out(
     if units is not None and config.validation is not None:
         raise InputError(
             "Rows are kept aside for looks, and all rows of a unit are protected together.",
-            why="Some rows of a unit would be trained on and others looked at, and a look at a unit with many rows would "
-            "tell more than its noise hides.",
+            why="Some rows of a unit would be trained on and others looked at, and a look at a unit with many rows "
+            "would tell more than its noise hides.",
             fix="Leave `validation` out, and pass public records to look at.",
         )
     relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours

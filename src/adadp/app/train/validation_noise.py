@@ -57,6 +57,11 @@ class HeldOut:
     weights: Tensor | None = None
     """What each row weighs that is looked at, where units are kept aside: those of one unit weigh 1 together."""
 
+    @property
+    def looked_at(self) -> tuple[Tensor, Tensor]:
+        """What is looked at, as features and labels."""
+        return self.validation[0], self.validation[-1]
+
 
 def hold_out(
     data: tuple[Tensor | Stored, ...],
