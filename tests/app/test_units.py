@@ -508,20 +508,23 @@ def test_a_loop_of_ones_own_is_certified_for_units(tmp_path):
     assert certificate["record"] == "all rows of the training data with one who, together"
 
 
-def two_runs(rank, features):
+def two_runs(rank, settings):
     del rank
-    settings = {"features": features} if features else {}
     parameters, result = trained(steps=4, **settings)
-    return parameters.tolist(), result.certificate["plan"]["records"]
+    figures = None if result.holdout is None else result.holdout["classes"]
+    return parameters.tolist(), result.certificate["plan"]["records"], figures
+
+
+KEPT_ASIDE = {"features": "pca:dim=3,noise_multiplier=5", "holdout": "20%", "holdout_noise": 1.0}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("features", [None, "pca:dim=3,noise_multiplier=5"])
-def test_two_processes_share_the_units(two, features):
-    expected, _ = two_runs(0, features)
-    two.start(two_runs, features)
-    for parameters, records in two.answers().values():
-        assert records == 40
+@pytest.mark.parametrize(("settings", "trained_on"), [({}, 40), (KEPT_ASIDE, 32)])
+def test_two_processes_share_the_units(two, settings, trained_on):
+    expected, _, figures = two_runs(0, settings)
+    two.start(two_runs, settings)
+    for parameters, *others in two.answers().values():
+        assert others == [trained_on, figures]
         assert parameters == pytest.approx(expected, abs=1e-5)
 
 

@@ -92,6 +92,19 @@ class Units:
         if joined().several:
             joined().check_same({"units in the same order": tensors_digest([self.codes])})
 
+    def parted(self, held: Tensor) -> tuple[Units, Tensor, Tensor]:
+        """The units that are not ``held``; and of those that are, the rows that are used, with what each weighs: the
+        rows of a unit weigh 1 together. Sensitive.
+        """
+        order, starts, counts = _by_unit(self.codes, len(self))
+        chosen = held.nonzero().squeeze(1)
+        used = counts[chosen].clamp(max=self.rows_per_unit)
+        unit, of = torch.repeat_interleave(chosen, used), torch.repeat_interleave(used, used)
+        place = torch.arange(len(unit)) - torch.repeat_interleave(used.cumsum(0) - used, used)
+        kept = self.codes[~held[self.codes]]
+        left = Units(torch.unique(kept, return_inverse=True)[1], self.rows_per_unit)
+        return left, order[starts[unit] + place * counts[unit] // of], 1 / of.double()
+
     def one_row_each(self) -> Tensor:
         """Which rows stand for their units where each is to have one: the middle one of each unit. Sensitive."""
         order, starts, counts = _by_unit(self.codes, len(self))

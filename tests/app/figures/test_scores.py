@@ -97,6 +97,19 @@ def test_a_rare_class_is_not_hidden_behind_an_accuracy():
     assert "At threshold 0.5, 0.00 % of it is found" in lines(figures)[1]
 
 
+def test_what_is_not_known_is_not_said_to_be_none():
+    """A share of nothing is no share: it reads as "none of it is right" otherwise."""
+    nobody = classes_figures(*rare(level=-30.0), ("well", "ill"))
+    assert nobody["figures"]["precision"]["value"] is None
+    assert lines(nobody)[1].endswith("0.00 % of it is found, and nothing is called so.")
+    nobody["noisy"] = True
+    assert lines(nobody)[1].endswith("and too little is called so to say how much of it is right.")
+    nobody["figures"]["recall"] = {"value": 0.1, "low": 0.0, "high": 0.2}
+    assert "10.00 % (0.00 % to 20.00 %) of class ill found" in headline(nobody)
+    nobody["figures"]["recall"] = {"value": None}
+    assert "an unknown share of class ill found" in headline(nobody)
+
+
 def test_a_threshold_below_a_half_finds_more():
     probabilities, labels = rare()
     figures = classes_figures(probabilities, labels, ("well", "ill"), threshold=0.05)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from adadp.app.runs import RunFolder
 from adadp.app.train import fit, verify_run
 from adadp.app.train.evaluation import LabelledRecords
 from adadp.app.train.holdout import Holdout
-from adadp.errors import InputError
+from adadp.errors import InputError, RunError
 from adadp.events import GaussianRelease, Neighbours, PoissonSampled, Repeated, compose, from_json, to_json
 from adadp.ledger import read_ledger
 
@@ -205,6 +206,61 @@ class TestNumbers:
         with pytest.raises(InputError, match="range of the target is not declared"):
             run(tmp_path / "run", self.data(), 1, loss="mse")
         assert not (tmp_path / "run").exists()
+
+
+class TestUnits:
+    """All rows of a person are trained on, or kept aside and measured as one record."""
+
+    ids = torch.arange(1000) % 300 * (torch.arange(1000) < 600)
+    """Two rows for each of 300 people; one has 400 more."""
+
+    def seen(self, monkeypatch, **changes):
+        found = []
+        check = Holdout.check
+        monkeypatch.setattr(Holdout, "check", lambda self: found.append(self) or check(self))
+        result = run(units=self.ids, **{"holdout": "40%", **changes})
+        return found[0], result
+
+    def test_no_unit_is_on_both_sides(self, monkeypatch, tmp_path):
+        values, labels = records()
+        values[:, 3] = self.ids.float()
+        holdout, result = self.seen(monkeypatch, data=(values, labels), out=tmp_path / "run")
+        aside = holdout.records.features[:, 3].long()
+        assert set(aside.tolist()) == set(holdout.held.nonzero().flatten().tolist())
+        assert int(self.ids[holdout.held[self.ids]].bincount().max()) == 402  # the one with many rows is among them
+        assert int(aside.bincount().max()) == 16
+        assert holdout.weights.sum() == pytest.approx(int(holdout.held.sum()))
+        assert result.certificate["plan"]["records"] == 180
+        assert result.holdout["records"] == holdout.size == 120
+        assert failed(tmp_path / "run") == []
+
+    @pytest.mark.parametrize("numbers", [False, True])
+    def test_all_rows_of_a_unit_move_the_sums_by_at_most_the_bound_of_one_record(self, monkeypatch, numbers):
+        changes = {"data": TestNumbers().data(), "outputs": 1, "loss": "mse", "target_range": "0,10"} if numbers else {}
+        holdout, _ = self.seen(monkeypatch, **changes)
+        model = nn.Linear(4, 1 if numbers else 2)
+        whole, owner = holdout.sums(model), torch.unique(holdout.weights, return_inverse=True)[1]
+        large = owner == owner[holdout.weights.argmin()]  # the 16 used rows of the one with many
+        assert int(large.sum()) == 16
+        fewer = replace(
+            holdout.records, features=holdout.records.features[~large], labels=holdout.records.labels[~large]
+        )
+        without = replace(holdout, records=fewer, weights=holdout.weights[~large]).sums(model)
+        assert 0 < (whole - without).norm() <= holdout.l2_bound
+        assert ((whole - without) * 2**28 % 1 == 0).all()  # exact: no other unit's rounding moves with it
+
+    def test_a_run_that_goes_on_keeps_the_same_units_aside(self, tmp_path):
+        whole = run(tmp_path / "whole", units=self.ids, checkpoint_every=4)
+
+        def stop(status):
+            if status.step == 5:
+                raise RunError("stopped")
+
+        with pytest.raises(RunError, match="stopped"):
+            run(tmp_path / "run", units=self.ids, checkpoint_every=4, watch=stop)
+        again = run(tmp_path / "run", units=self.ids, checkpoint_every=4, resume=True)
+        assert torch.equal(whole.network.weight, again.network.weight)
+        assert whole.holdout == again.holdout
 
 
 @pytest.mark.parametrize(

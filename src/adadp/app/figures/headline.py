@@ -92,11 +92,10 @@ def lines(figures: Figures) -> tuple[str, ...]:
     found = [f"On {records}: {said}."]
     if figures["kind"] == "binary":
         positive = figures["classes"][1]
-        recall, precision = (_percent(_value(figures, name)) for name in ("recall", "precision"))
         rate = _percent(positive["records"] / max(figures["records"], 1))
         found.append(
-            f"Class {positive['class']} is {rate} of them. At threshold {figures['threshold']:g}, {recall} of it is "
-            f"found, and {precision} of what is called so is right."
+            f"Class {positive['class']} is {rate} of them. At threshold {figures['threshold']:g}, "
+            f"{_said_of(figures, 'recall', 'of it is found')}, and {_right_of_called(figures)}."
         )
     if figures["kind"] != "numbers":
         missed = [each for each in figures["classes"] if each["records"] > 0 and not each["recall"]]
@@ -152,8 +151,25 @@ def _leading(figures: Figures) -> str:
     said = f"{NAMES[name] if name == 'auroc' else NAMES[name].lower()} {written(name, _value(figures, name))}"
     said += f" ({bar})" if bar else ""
     if others:
-        said += f", {_percent(_value(figures, 'recall'))} of class {figures['classes'][1]['class']} found"
+        positive = figures["classes"][1]["class"]
+        said += f", {_said_of(figures, 'recall', f'of class {positive} found')}"
     return said
+
+
+def _said_of(figures: Figures, name: str, what: str) -> str:
+    """``what`` after the share it is, or that the share is not known."""
+    value = _value(figures, name)
+    if value is None:
+        return f"an unknown share {what}"
+    bar = _bar(figures, figures, name)
+    return f"{_percent(value)}{f' ({bar})' if bar else ''} {what}"
+
+
+def _right_of_called(figures: Figures) -> str:
+    """How much is right of what is called positive, if anything is."""
+    if _value(figures, "precision") is not None:
+        return _said_of(figures, "precision", "of what is called so is right")
+    return "too little is called so to say how much of it is right" if figures.get("noisy") else "nothing is called so"
 
 
 def _bar(figures: Figures, holder: Mapping[str, Any], name: str) -> str:
@@ -175,5 +191,5 @@ def _value(holder: Mapping[str, Any], name: str) -> float | None:
 
 def _percent(value: float | None, *, points: bool = False) -> str:
     if value is None:
-        return "none"
+        return "an unknown share"
     return f"{100 * value:.2f} {'percentage points' if points else '%'}"

@@ -10,8 +10,9 @@ What one record adds, and how far that can reach (l2):
                                      e the error over the width of the range, in [0, 1], and u the
                                      true value mapped to [-1, 1]
 
-The first two have one entry of 1 and zeros elsewhere. In the third every entry is in [-1, 1]. Each record is given to
-the model by itself, so what it adds depends on no other record, rounding included. The bins and ranges are public.
+The first two have one entry of 1 and zeros elsewhere. In the third every entry is in [-1, 1]. Where a record is a unit
+of several rows, it adds the mean of what these would add, which the same bounds hold for. Each row is given to the
+model by itself, so what it adds depends on no other one, rounding included. The bins and ranges are public.
 
 The intervals hold both chances: the noise, whose size is public, and which records there happen to be. ``DRAWS`` times
 the sums are taken as what was expected, records are drawn (Poisson counts in the cells; for numbers the largest
@@ -53,25 +54,35 @@ def edges(threshold: float) -> Floats:
     return np.array(sorted({*EDGES, threshold}))
 
 
-def class_sums(probabilities: Floats, labels: Whole, threshold: float) -> Floats:
-    """The sums over records of a classifier: each adds 1 to one cell."""
+def class_sums(probabilities: Floats, labels: Whole, threshold: float, weights: Floats | None = None) -> Floats:
+    """The sums over rows of a classifier: each adds its weight, 1 unless given, to one cell."""
+    weights = _whole(np.ones(len(labels)) if weights is None else weights)
     kinds = probabilities.shape[1]
     if kinds == 2:
         ends = edges(threshold)
         bins = np.searchsorted(ends, probabilities[:, 1], side="left")  # the threshold itself is not above it
-        return np.bincount(labels * (len(ends) + 1) + bins, minlength=2 * (len(ends) + 1)).astype(np.float64)
-    right = (probabilities.argmax(1) == labels).astype(np.int64)
-    return np.bincount(2 * labels + right, minlength=2 * kinds).astype(np.float64)
+        cells, count = labels * (len(ends) + 1) + bins, 2 * (len(ends) + 1)
+    else:
+        cells, count = 2 * labels + (probabilities.argmax(1) == labels), 2 * kinds
+    return np.bincount(cells, weights, minlength=count).astype(np.float64)
 
 
-def number_sums(targets: Floats, found: Floats, ranges: Sequence[tuple[float, float]]) -> Floats:
-    """The sums over records of a model of numbers; ``targets`` and ``found`` lie in their ranges."""
-    sums = [float(len(targets))]
+def number_sums(
+    targets: Floats, found: Floats, ranges: Sequence[tuple[float, float]], weights: Floats | None = None
+) -> Floats:
+    """The sums over rows of a model of numbers, as ``class_sums``; ``targets`` and ``found`` lie in their ranges."""
+    weights = np.ones(len(targets)) if weights is None else weights
+    sums = [_whole(weights).sum()]
     for place, (low, high) in enumerate(ranges):
         error = np.clip(np.abs(targets[:, place] - found[:, place]) / (high - low), 0, 1)
         level = np.clip((targets[:, place] - low) / (high - low) * 2 - 1, -1, 1)
-        sums += [float(error.sum()), float((error**2).sum()), float(level.sum()), float((level**2).sum())]
+        sums += [_whole(weights * each).sum() for each in (error, error**2, level, level**2)]
     return np.array(sums)
+
+
+def _whole(added: Floats) -> Floats:
+    """``added`` in whole multiples of 2**-28, cut off towards 0: sums of 2**25 of them have no rounding errors."""
+    return np.trunc(added * 2.0**28) / 2.0**28
 
 
 def bound_of_numbers(targets: int) -> float:

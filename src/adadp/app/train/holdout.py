@@ -50,6 +50,8 @@ class Holdout:
     """How many there are, as a public number."""
     held: Tensor
     """Which of the training records they are."""
+    weights: Tensor | None = None
+    """What each of ``records`` weighs, where these are the rows of units: those of one unit weigh 1 together."""
 
     def check(self) -> None:
         """Refuse what cannot be released, before anything is charged."""
@@ -107,16 +109,19 @@ class Holdout:
         return content
 
     def sums(self, model: nn.Module) -> Tensor:
-        """What the records add up to; each is tried by itself, so that no other one reaches what it adds."""
+        """What the records add up to; each is tried by itself, so that no other one reaches what it adds. A unit adds
+        the mean of what its rows add.
+        """
         records = self.records
         if records is None:
             return torch.zeros(length_of(self.about), dtype=torch.float64)
+        weights = None if self.weights is None else self.weights.numpy()
         if isinstance(records, NumberRecords):
             targets, found = records.values(model, at_once=1)
-            return torch.from_numpy(number_sums(targets, found, _ranges(self.about)))
+            return torch.from_numpy(number_sums(targets, found, _ranges(self.about), weights))
         said = torch.cat([probabilities_of(scores, records.loss) for _, scores in records.scored(model, at_once=1)])
         labels = records.labels.cpu().long().flatten()
-        return torch.from_numpy(class_sums(said.numpy(), labels.numpy(), self.about["threshold"]))
+        return torch.from_numpy(class_sums(said.numpy(), labels.numpy(), self.about["threshold"], weights))
 
 
 def bound_of(about: Mapping[str, Any]) -> float:

@@ -138,11 +138,11 @@ class Measured:
             check_labels(aside[1], classes, "training")
             asked = replace(self.asked, groups=None)
             like = LabelledRecords(aside[0], aside[1], self.loss, self.device, self.dtype, self.bound, asked, classes)
-        found = Holdout(like if len(aside[1]) else None, like, size, held.held)
+        found = Holdout(like if len(aside[1]) else None, like, size, held.held, held.weights)
         found.check()
         if found.records is not None:
             one = replace(like, features=_first(like.features), labels=like.labels[:1])
-            self._tried(like, replace(found, records=one).sums)
+            self._tried(like, replace(found, records=one, weights=None).sums)
         return found
 
     def looks(

@@ -126,7 +126,7 @@ def train(
     chosen = find_loss(loss)
     whole = _Whole.of(spec, input_shape, data, device)
     held = _held_out(data, config, folder, ranks, units)
-    data, validation = (data, validation) if held is None else (held.train, (held.validation[0], held.validation[-1]))
+    data, validation, units = (data, validation, units) if held is None else (held.train, held.looked_at, held.units)
     decay = _decay_of(spec, None if config.holdout is not None else validation)
     canaries = Canaries.of(config, data, folder, ranks)
     data, units = canaries.added_to(data, units)
@@ -397,12 +397,12 @@ def _held_out(
     """The records that are kept aside, the same ones as before where the run goes on."""
     if config.validation is None and config.holdout is None:
         return None
-    if units is not None:
+    if units is not None and config.validation is not None:
         raise InputError(
-            "Rows are kept aside, and all rows of a unit are protected together.",
-            why="Some rows of a unit would be trained on and others measured, and a figure of a unit with many rows "
+            "Rows are kept aside for looks, and all rows of a unit are protected together.",
+            why="Some rows of a unit would be trained on and others looked at, and a look at a unit with many rows "
             "would tell more than its noise hides.",
-            fix="Leave `holdout` and `validation` out, and pass public records to measure on.",
+            fix="Leave `validation` out, and pass public records to look at.",
         )
     relation = sampler(config.sampling, 2, 1, config.neighbours).neighbours
     found = None if folder is None else folder.load_checkpoint()
@@ -412,7 +412,9 @@ def _held_out(
         data if isinstance(data, tuple) and any(isinstance(part, Stored) for part in data) else tensors_of_data(data)
     )
     ranks.check_same({"number of records": str(len(parts[0]))})
-    return hold_out(parts, config, relation, source, before, ranks=ranks)
+    if units is not None:
+        units.check_rows(len(parts[0]))
+    return hold_out(parts, config, relation, source, before, units=units, ranks=ranks)
 
 
 def _decay_of(spec: RunSpec, validation: tuple[Tensor, Tensor] | None) -> ValidationDecay | None:

@@ -28,6 +28,7 @@ from adadp.app.config import TrainConfig
 from adadp.app.schedules import ValidationDecay
 from adadp.app.stored import Without
 from adadp.app.train.evaluation import Evaluate
+from adadp.app.units import Units
 from adadp.errors import InputError
 from adadp.events import Event, GaussianRelease, Neighbours
 from adadp.randomness import RandomSource
@@ -51,6 +52,15 @@ class HeldOut:
     """Which records are looked at."""
     records: int
     """The public number of records that are trained on; the true one may differ where each record had its coin."""
+    units: Units | None = None
+    """Those of the rows that are trained on."""
+    weights: Tensor | None = None
+    """What each row weighs that is looked at, where units are kept aside: those of one unit weigh 1 together."""
+
+    @property
+    def looked_at(self) -> tuple[Tensor, Tensor]:
+        """What is looked at, as features and labels."""
+        return self.validation[0], self.validation[-1]
 
 
 def hold_out(
@@ -60,12 +70,13 @@ def hold_out(
     source: RandomSource,
     before: Tensor | None = None,
     *,
+    units: Units | None = None,
     ranks: Ranks = ONE,
 ) -> HeldOut:
     """Keep the ``validation`` or ``holdout`` records aside; ``before`` says which, for a run that goes on. Of several
-    processes the first says it for all.
+    processes the first says it for all. With ``units`` all rows of one are kept aside, or none.
     """
-    total = len(data[0])
+    total = len(data[0]) if units is None else len(units)
     public = config.records or total
     size = config.kept_aside(public)
     if not size < public:
@@ -81,10 +92,14 @@ def hold_out(
         return set_aside(total, size, of=public, public=declared, neighbours=neighbours, source=source, purpose=purpose)
 
     held = ranks.from_first("keeping records aside", drawn)
-    aside = held.nonzero().squeeze(1)
-    train = tuple(Without(part, aside) if isinstance(part, Stored) else part[~held] for part in data)
+    rows, aside, weights = held, held.nonzero().squeeze(1), None
+    if units is not None:
+        rows = held[units.codes]
+        units, aside, weights = units.parted(held)
+    gone = rows.nonzero().squeeze(1)
+    train = tuple(Without(part, gone) if isinstance(part, Stored) else part[~rows] for part in data)
     looked_at = tuple(part.rows(aside) if isinstance(part, Stored) else part[aside] for part in data)
-    return HeldOut(train, looked_at, held, public - size)
+    return HeldOut(train, looked_at, held, public - size, units, weights)
 
 
 def set_aside(
