@@ -47,7 +47,8 @@ class GradientEngine:
     a record with NaN, Inf or a squared      its norms are infinite, it contributes nothing; the others are unaffected
     norm that overflows
     batch statistics, records mixed          refused when the engine is built
-    a module in another mode than then       refused
+    a module in another mode than then, or   refused
+    other parameters
     a path that was not seen then            its records are computed one at a time
     =======================================  =========================================================================
 
@@ -87,6 +88,7 @@ class GradientEngine:
         self.scale_shapes = self._blueprint.scale_shapes
         """The shape of the scales ``Capture.square_norms`` takes most cheaply: a number per input of each layer."""
         self._modes = [(module, module.training) for module in model.modules()]
+        self._known = [*map(id, trained_parameters(model).values())]
 
     def chunk_size(self, limit_bytes: int) -> int:
         """How many records fit ``limit_bytes`` at once; at least one."""
@@ -132,13 +134,13 @@ class GradientEngine:
 
         Nothing but the model's own kernels touches the record: neither closed forms nor other records.
         """
-        self._check_modes()
+        self._check_unchanged()
         (grads,) = loop_gradients(self.model, self.loss, record, 1)
         return Capture(self._parameters, given({name: value.double().unsqueeze(0) for name, value in grads.items()}), 1)
 
     def capture(self, batch: Sequence[Any]) -> Capture:
         """Run ``batch`` forward and back. What comes out is sensitive and belongs to the caller's stack frame."""
-        self._check_modes()
+        self._check_unchanged()
         try:
             return self._captured(batch)
         except (UnseenPath, RefusedByVmap):
@@ -157,7 +159,7 @@ class GradientEngine:
         sum sees them. With ``checked`` a few records of the batch are compared with what they are alone, and
         ``MixedRecords`` may come.
         """
-        self._check_modes()
+        self._check_unchanged()
         rows = (~padding).nonzero().squeeze(1)
         whole = self._blueprint.all_alone
         try:
@@ -222,7 +224,7 @@ class GradientEngine:
                 self.model, self.loss, picked(batch, few), capture.picked(few), rounding=self._blueprint.rounding
             )
 
-    def _check_modes(self) -> None:
+    def _check_unchanged(self) -> None:
         changed = [type(module).__name__ for module, mode in self._modes if module.training is not mode]
         if changed:
             raise InputError(
@@ -230,6 +232,12 @@ class GradientEngine:
                 "built.",
                 why="Another mode is another model: whether that one keeps records apart has not been looked at.",
                 fix="Call model.train() or model.eval() so that it is as it was, or build a new engine.",
+            )
+        if not self.split and [*map(id, trained_parameters(self.model).values())] != self._known:
+            raise InputError(
+                "Parameters were replaced, frozen or thawed since the engine was built.",
+                why="A new parameter would get noise and no gradient, and a frozen one would still be trained.",
+                fix="Change them before, or build a new engine.",
             )
 
 

@@ -164,6 +164,30 @@ def test_frozen_batch_normalisation_is_no_batch_statistic():
         engine.capture((x,))
 
 
+def _replaced(model):
+    model[1].weight = nn.Parameter(model[1].weight.detach().clone())
+
+
+def _frozen(model):
+    model[1].bias.requires_grad_(False)
+
+
+def _thawed(model):
+    model[0].weight.requires_grad_(True)
+
+
+@pytest.mark.parametrize("change", [_replaced, _frozen, _thawed])
+def test_parameters_that_are_others_than_when_the_engine_was_built_are_refused(change):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model[0].weight.requires_grad_(False)
+    x = torch.randn(3, 4)
+    engine = built(model, square, (x,))
+    engine.capture((x,))
+    change(model)
+    with pytest.raises(InputError, match="were replaced, frozen or thawed"):
+        engine.capture((x,))
+
+
 def test_instance_normalisation_with_running_statistics_is_refused():
     model = nn.Sequential(nn.Conv1d(3, 3, 1), nn.InstanceNorm1d(3, track_running_stats=True))
     with pytest.raises(InputError, match=r"running statistics: 1\."):

@@ -173,9 +173,8 @@ class TimmImages(_HubStage):
     def _network(self) -> Any:
         timm, saved = library("timm", "Models of timm need"), self._saved()
         try:
-            return timm.create_model(
-                saved["architecture"], pretrained=False, num_classes=saved["num_classes"], **saved["model_args"]
-            )
+            settings = {"num_classes": saved["num_classes"]} | saved["model_args"] | {"pretrained": False}
+            return timm.create_model(saved["architecture"], **settings)
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"timm cannot build the model {self.model}.", fix="Install a timm that knows it."

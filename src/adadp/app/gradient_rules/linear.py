@@ -114,14 +114,12 @@ class LinearRule(Rule):
         d = pair.output_grad
         if "weight" in pair.slots:
             a = _input(pair)
-            # The smaller side carries the weights and comes first: the product is a quarter faster that way round.
-            if a.shape[-1] <= d.shape[-1]:
-                a, d = _matrices(scale_rows(a, weights), d)
-                total = (a.t() @ d).t()
+            if a.shape[-1] <= d.shape[-1]:  # the smaller side carries the weights
+                a = scale_rows(a, weights)
             else:
-                a, d = _matrices(a, scale_rows(d, weights))
-                total = d.t() @ a
-            sums["weight"] = total.t() if self.transposed else total
+                d = scale_rows(d, weights)
+            a, d = _matrices(a, d)
+            sums["weight"] = a.t() @ d if self.transposed else d.t() @ a  # as noise is added: contiguous
         if "bias" in pair.slots:
             sums["bias"] = weigh(_summed(pair.output_grad), weights)
         return sums

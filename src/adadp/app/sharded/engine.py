@@ -79,13 +79,13 @@ class ShardedEngine(GradientEngine):
 
     def capture(self, batch: Sequence[Any]) -> Capture:
         """Run ``batch`` forward and back, in all processes at the same time."""
-        self._check_modes()
+        self._check_unchanged()
         with self._gathering.running():
             return self._pass(batch)
 
     def captures(self, batch: Sequence[Any], padding: Tensor, *, checked: bool = False) -> Iterator[Capture]:
         """The same for a chunk whose rows marked in ``padding`` are no records."""
-        self._check_modes()
+        self._check_unchanged()
         with self._gathering.running():
             captured = self._pass(batch)
             if checked:
