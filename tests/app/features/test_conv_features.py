@@ -20,7 +20,7 @@ from adadp.app import zoo
 from adadp.app.features import parse_features
 from adadp.app.features.base import FixedStage
 from adadp.app.features.conv_cifar100 import ConvCifar100, centre, convolve, digest, standardised
-from adadp.app.features.efficientnet import EfficientNetLite0
+from adadp.app.features.efficientnet import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2, prepared, rooted
 from adadp.app.runs.tensors import read_tensors
 from adadp.errors import AdaDPError, InputError, RunError
 from adadp.lab.cli.pretrain import pretrain as command
@@ -49,7 +49,7 @@ def pretrained(photographs):
 @pytest.fixture(scope="module")
 def imagenet() -> None:
     try:
-        zoo.efficientnet_lite0_weights()
+        zoo.efficientnet_weights(0)
     except AdaDPError as error:
         pytest.skip(f"the weights of EfficientNet-Lite0 cannot be had: {error.what}")
 
@@ -136,6 +136,7 @@ def test_the_stage_says_what_public_data_it_is_made_from(stage):
         (ConvCifar100(norm=2.5), "conv-cifar100:norm=2.5"),
         (EfficientNetLite0(), "efficientnet-lite0"),
         (EfficientNetLite0(size=224), "efficientnet-lite0:size=224"),
+        (EfficientNetLite2(size=96, mirror=True), "efficientnet-lite2:size=96,mirror=1"),
     ],
 )
 def test_text_makes_the_stage_again(made, text):
@@ -353,17 +354,30 @@ def test_the_command_makes_what_the_function_makes(tmp_path, monkeypatch, photog
 # EfficientNet-Lite0
 
 
-def test_network_agrees_with_its_publishers(imagenet):
-    given = np.load(GOLDEN / "efficientnet_lite0.npz")
-    module = EfficientNetLite0(size=64).module(COLOUR)
-    images = torch.from_numpy(given["images"])
+@pytest.mark.parametrize("kind", [EfficientNetLite0, EfficientNetLite1, EfficientNetLite2])
+def test_network_agrees_with_its_publishers(kind):
+    try:
+        module = kind(size=64).module(COLOUR)
+    except AdaDPError as error:
+        pytest.skip(f"the weights of {kind.name} cannot be had: {error.what}")
+    images = torch.from_numpy(np.load(GOLDEN / "efficientnet_lite0.npz")["images"])
     scaled = torch.nn.functional.interpolate(images.float(), (64, 64), mode="bilinear")
-    pooled = torch.from_numpy(given["pooled"])
+    pooled = torch.from_numpy(np.load(GOLDEN / f"{kind.name.replace('-', '_')}.npz")["pooled"])
     torch.testing.assert_close(module.network((scaled - 127) / 128), pooled, rtol=0, atol=1e-4)
     roots = pooled.double().sqrt()
     centred = roots - roots.mean(1, keepdim=True)
     expected = centred / centred.norm(dim=1, keepdim=True)
     torch.testing.assert_close(module(images / 255).double(), expected, rtol=0, atol=1e-4)
+    assert kind.name.removeprefix("efficientnet-").capitalize() in kind().public[0]
+
+
+def test_with_the_mirror_image_both_ways_to_look_count_alike(imagenet):
+    images = pictures(2)
+    module, both = module_of(SMALL), EfficientNetLite0(size=32, mirror=True).module(COLOUR)
+    torch.testing.assert_close(both(images), both(images.flip(-1)), rtol=0, atol=1e-4)
+    pooled = sum(module.network(prepared(each, 32)) for each in (images, images.flip(-1)))
+    torch.testing.assert_close(both(images), rooted(pooled), rtol=0, atol=1e-4)
+    assert not torch.allclose(module(images), both(images), atol=0.01)
 
 
 @pytest.mark.parametrize("size", [0, 16, 33, 100, 64.5, True])

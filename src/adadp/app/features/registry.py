@@ -21,7 +21,7 @@ from typing import get_type_hints
 
 from adadp.app.features.base import FixedStage, ReleasedStage, Stage
 from adadp.app.features.conv_cifar100 import ConvCifar100
-from adadp.app.features.efficientnet import EfficientNetLite0
+from adadp.app.features.efficientnet import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
 from adadp.app.features.equalise import Equalise
 from adadp.app.features.hub import HubText, HubTokens, TimmImages
 from adadp.app.features.pca import Pca
@@ -36,7 +36,8 @@ from adadp.registry import Registry
 NONE = "none"
 
 _BUILT_IN = (
-    *(Scattering, Bounds, ConvCifar100, EfficientNetLite0, Equalise, Pca, Standardise),
+    *(Scattering, Bounds, ConvCifar100, Equalise, Pca, Standardise),
+    *(EfficientNetLite0, EfficientNetLite1, EfficientNetLite2),
     *(Bytes, WordLlama, HubText, HubTokens, TimmImages),
 )
 
