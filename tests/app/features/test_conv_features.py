@@ -24,13 +24,15 @@ from adadp.app.features.efficientnet import EfficientNetLite0, EfficientNetLite1
 from adadp.app.runs.tensors import read_tensors
 from adadp.errors import AdaDPError, InputError, RunError
 from adadp.lab.cli.pretrain import pretrain as command
-from adadp.lab.pretraining import RECORD, WEIGHTS, Settings, _Network, pretrain, write_pretrained
+from adadp.lab.pretraining.convolutions import Convolutions, _Network
+from adadp.lab.pretraining.training import pretrain, write_pretrained
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = Path(zoo.__file__).parents[1] / "features" / "files"
 COLOUR = (3, 32, 32)
 SMALL = EfficientNetLite0(size=32)
-QUICK = Settings(batch=12, rate=0.05)
+QUICK = Convolutions(batch=12, rate=0.05)
+WEIGHTS, RECORD = "conv_cifar100.safetensors", "conv_cifar100.json"
 
 module_of = cache(lambda stage: stage.module(COLOUR))
 
@@ -43,7 +45,7 @@ def photographs() -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def pretrained(photographs):
-    return pretrain(*photographs, seed=0, epochs=2, settings=QUICK)
+    return pretrain(QUICK, *photographs, seed=0, epochs=2)
 
 
 @pytest.fixture(scope="module")
@@ -262,19 +264,19 @@ def test_pretraining_is_reproduced_bit_for_bit(photographs, pretrained):
     images, labels = photographs
     torch.manual_seed(99)
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    again = pretrain(images.float() / 255, labels, seed=0, epochs=2, settings=QUICK)
+    again = pretrain(QUICK, images.float() / 255, labels, seed=0, epochs=2)
     assert again.record == pretrained.record
     assert all(torch.equal(again.tensors[name], pretrained.tensors[name]) for name in pretrained.tensors)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
-    other = pretrain(images, labels, seed=1, epochs=2, settings=QUICK)
+    other = pretrain(QUICK, images, labels, seed=1, epochs=2)
     assert other.record["sha256"] != pretrained.record["sha256"]
 
 
 @pytest.mark.slow
 def test_pretraining_learns_and_tells_how_it_goes(photographs):
     seen = []
-    made = pretrain(*photographs, seed=0, epochs=4, settings=QUICK, watch=seen.append)
+    made = pretrain(QUICK, *photographs, seed=0, epochs=4, watch=seen.append)
     assert [epoch.number for epoch in seen] == [1, 2, 3, 4]
     assert seen[-1].loss < 0.8 * seen[0].loss
     assert made.record["held_out_accuracy"] == seen[-1].held_out_accuracy >= 0.75
@@ -308,7 +310,7 @@ def test_pretrained_weights_are_written_with_their_record(tmp_path, pretrained):
 
 def test_a_loss_that_is_not_finite_stops(photographs):
     with pytest.raises(RunError, match="not finite in epoch 1"):
-        pretrain(*photographs, epochs=1, settings=replace(QUICK, rate=1e30, warm_up=1))
+        pretrain(replace(QUICK, rate=1e30, warm_up=1), *photographs, epochs=1)
 
 
 @pytest.mark.parametrize(
@@ -327,13 +329,13 @@ def test_a_loss_that_is_not_finite_stops(photographs):
 )
 def test_unusable_images_and_labels_are_refused(images, labels, message):
     with pytest.raises(InputError, match=message):
-        pretrain(images, labels, epochs=1)
+        pretrain(QUICK, images, labels, epochs=1)
 
 
 @pytest.mark.parametrize("option", ["epochs", "threads", "seed"])
 def test_unusable_lengths_are_refused(photographs, option):
     with pytest.raises(InputError, match=f"{option} must be"):
-        pretrain(*photographs, **{option: -1})
+        pretrain(QUICK, *photographs, **{option: -1})
 
 
 def test_the_command_makes_what_the_function_makes(tmp_path, monkeypatch, photographs, pretrained):
@@ -343,7 +345,7 @@ def test_the_command_makes_what_the_function_makes(tmp_path, monkeypatch, photog
     result = CliRunner().invoke(command, ["--out", str(tmp_path), "--epochs", "1", "--seed", "5", "--from", "here"])
     assert result.exit_code == 0, result.output
     assert asked == [(("cifar100",), {"source_dir": "here"})]
-    expected = pretrain(*photographs, seed=5, epochs=1)
+    expected = pretrain(Convolutions(), *photographs, seed=5, epochs=1)
     assert expected.record["sha256"] in result.stdout
     assert "epoch 1/1" in result.stderr
     record = json.loads((tmp_path / RECORD).read_text(encoding="utf-8"))
