@@ -109,6 +109,8 @@ _BY_FEATURES: dict[str, Recipe] = {
     "pca": RECIPES["mnist", "pca"],
     "conv-cifar100": RECIPES["cifar10", "conv-cifar100"],
     "efficientnet-lite0": RECIPES["cifar10", "efficientnet-lite0"],
+    "efficientnet-lite1": RECIPES["cifar10", "efficientnet-lite0"],
+    "efficientnet-lite2": RECIPES["cifar10", "efficientnet-lite0"],
     "timm": RECIPES["cifar10", "efficientnet-lite0"],
     "wordllama": RECIPES["imdb", "wordllama"],
     "hf": RECIPES["imdb", "wordllama"],

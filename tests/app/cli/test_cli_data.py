@@ -182,7 +182,9 @@ def test_all_is_everything_and_what_cannot_be_had_stops_nothing(folder):
     result = CliRunner().invoke(command, ["fetch", "mnist", "all"])
     assert result.exception.what == (
         "mnist could not be had: mnist.file. adult could not be had: adult.file. "
-        "efficientnet-lite0 could not be had: efficientnet-lite0-57934424.pth. wordllama could not be had: "
+        "efficientnet-lite0 could not be had: efficientnet-lite0-57934424.pth. "
+        "efficientnet-lite1 could not be had: efficientnet-lite1-77cc7160.pth. "
+        "efficientnet-lite2 could not be had: efficientnet-lite2-9656183e.pth. wordllama could not be had: "
         "weights/l2_supercat_256.safetensors, tokenizers/l2_supercat_tokenizer_config.json."
     )
     assert "cancer: 1 verified files" in result.stdout, "which needs nothing"

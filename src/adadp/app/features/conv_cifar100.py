@@ -2,7 +2,7 @@
 
 They train a network on the public CIFAR-100, keep its two convolutional layers (5 x 5, 64 channels, ReLU, 2 x 2
 max-pooling) and train only what follows on the private images. Looking at public images costs no privacy, and
-frozen layers cost no noise. ``adadp.lab.pretraining`` makes the weights; those that come with AdaDP lie beside
+frozen layers cost no noise. ``adadp pretrain conv-cifar100`` makes the weights; those that come with AdaDP lie beside
 this file with the record of how they were made.
 
 A record, pixels in [0, 1], becomes: 24 x 24 pixels from its centre; minus its mean, over its standard deviation; two

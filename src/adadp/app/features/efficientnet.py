@@ -1,13 +1,14 @@
-"""EfficientNet-Lite0 trained on ImageNet, frozen: features for which a linear model is a good one.
+"""EfficientNet-Lite0, 1 and 2 trained on ImageNet, frozen: features for which a linear model is a good one.
 
-The network is that of Tan and Le 2019 in its Lite form (Liu 2020): no squeeze-and-excitation, ReLU6. Its weights are
-public and fixed, so its features cost no privacy beyond what ImageNet's own pictures are promised, which is nothing.
-Batch normalisation uses the statistics of ImageNet and is multiplied into the convolutions when the weights are read:
-no record is looked at together with another.
+The networks are those of Tan and Le 2019 in their Lite form (Liu 2020): no squeeze-and-excitation, ReLU6. Their weights
+are public and fixed, so their features cost no privacy beyond what ImageNet's own pictures are promised, which is
+nothing. Batch normalisation uses the statistics of ImageNet and is multiplied into the convolutions when the weights
+are read: no record is looked at together with another.
 
 A record, pixels in [0, 1], is scaled to ``size`` x ``size`` (bilinear), goes through the network, and its last layer is
-averaged over the picture to 1280 numbers, all >= 0. Then comes the square root, which tames the few large ones, minus
-the mean over the 1280, and l2 norm 1: of that record alone, so that clipping downstream has a known scale.
+averaged over the picture to 1280 numbers, all >= 0; with ``mirror`` those of the mirror image are added. Then comes the
+square root, which tames the few large ones, minus the mean over the 1280, and l2 norm 1: of that record alone, so that
+clipping downstream has a known scale.
 
     case                                       what happens
     grey image (1, H, W)                       read as three equal colours
@@ -24,6 +25,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,17 +33,23 @@ from torch.nn import functional
 
 from adadp import checks
 from adadp.app.features.base import FixedStage, Shape
-from adadp.app.zoo.weights import EFFICIENTNET_LITE0, efficientnet_lite0_weights
+from adadp.app.zoo.weights import EFFICIENTNETS, efficientnet_weights
 from adadp.errors import InputError
 
 WIDTH = 1280
 _BATCH_NORM_EPSILON = 1e-3
 _HALVINGS = 32
-_AT_ONCE = 16
+AT_ONCE = 16
 """Images that go through together: more do not fit into the caches of a core."""
 
 _STAGES = ((1, 1), (2, 2), (2, 2), (3, 2), (3, 1), (4, 2), (1, 1))
-"""Blocks of each stage, and the stride of the first of them."""
+"""Blocks of each stage of Lite0, and the stride of the first of them. In Lite1 and Lite2 every stage of more than one
+block has one more."""
+
+_NORMS = {"_conv_stem": "_bn0", "_conv_head": "_bn1"}
+_NORMS |= {"_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2"}
+"""The batch normalisation that follows a convolution."""
+_PARTS = ("weight", "bias", "running_mean", "running_var")
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,10 @@ class EfficientNetLite0(FixedStage):
     """The 1280 features of an image scaled to ``size`` x ``size``; larger is better and slower."""
 
     name = "efficientnet-lite0"
+    number: ClassVar[int] = 0
     size: int = 128
+    mirror: bool = False
+    """Add the pooled last layer of the mirror image, which takes twice the time."""
 
     def __post_init__(self) -> None:
         size = checks.count("size", self.size, minimum=_HALVINGS, why="The layers halve the picture five times.")
@@ -63,21 +74,42 @@ class EfficientNetLite0(FixedStage):
 
     @property
     def public(self) -> tuple[str, ...]:
-        return (f"EfficientNet-Lite0 with weights trained on {EFFICIENTNET_LITE0.trained_on} (Tan and Le 2019).",)
+        trained_on = EFFICIENTNETS[self.number].trained_on
+        return (f"EfficientNet-Lite{self.number} with weights trained on {trained_on} (Tan and Le 2019).",)
 
     def output_shape(self, shape: Shape) -> Shape:
-        if len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) < 1:
-            raise InputError(
-                f"{self.name} cannot read records of shape {tuple(shape)}.",
-                why="It reads pictures in grey or in colour.",
-                fix="Give (1 or 3, height, width).",
-            )
+        check_picture(self, shape)
         return (WIDTH,)
 
     def module(self, shape: Shape) -> nn.Module:
         self.output_shape(shape)
-        state = torch.load(io.BytesIO(efficientnet_lite0_weights()), map_location="cpu", weights_only=True)
-        return _Features(self, Network(state)).eval()
+        return _Features(self, imagenet(self.number)).eval()
+
+
+@dataclass(frozen=True)
+class EfficientNetLite1(EfficientNetLite0):
+    """The same of a deeper network."""
+
+    name = "efficientnet-lite1"
+    number = 1
+
+
+@dataclass(frozen=True)
+class EfficientNetLite2(EfficientNetLite0):
+    """The same of a deeper and wider network."""
+
+    name = "efficientnet-lite2"
+    number = 2
+
+
+def check_picture(stage: FixedStage, shape: Shape) -> None:
+    """That ``stage`` can read records of ``shape``: pictures in grey or in colour."""
+    if len(shape) != 3 or shape[0] not in (1, 3) or min(shape[1:]) < 1:
+        raise InputError(
+            f"{stage.name} cannot read records of shape {tuple(shape)}.",
+            why="It reads pictures in grey or in colour.",
+            fix="Give (1 or 3, height, width).",
+        )
 
 
 class _Features(nn.Module):
@@ -89,27 +121,49 @@ class _Features(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        shape = self.stage.output_shape(tuple(images.shape[1:]))
-        side = self.stage.size
-        pooled = images.new_empty(len(images), *shape, dtype=torch.float32)
-        for start in range(0, len(images), _AT_ONCE):
-            pixels = images[start : start + _AT_ONCE].float().expand(-1, 3, -1, -1)
-            scaled = functional.interpolate(pixels, (side, side), mode="bilinear", antialias=False)
-            pooled[start : start + _AT_ONCE] = self.network((255 * scaled - 127) / 128)
-        features = pooled.sqrt()
-        return functional.normalize(features - features.mean(1, keepdim=True))
+        self.stage.output_shape(tuple(images.shape[1:]))
+        return rooted(pooled(self.network, images, self.stage.size, mirror=self.stage.mirror))
+
+
+def pooled(network: Network, images: Tensor, size: int, *, mirror: bool) -> Tensor:
+    """The pooled last layer of each image, or the sum of those of the image and of its mirror image."""
+    found = images.new_empty(len(images), WIDTH, dtype=torch.float32)
+    for start in range(0, len(images), AT_ONCE):
+        some = prepared(images[start : start + AT_ONCE], size)
+        found[start : start + AT_ONCE] = network(some) + network(some.flip(-1)) if mirror else network(some)
+    return found
+
+
+def prepared(images: Tensor, size: int) -> Tensor:
+    """What the network reads: ``images`` in [0, 1] in colour, scaled to ``size`` x ``size``, of about -1 to 1."""
+    pixels = images.float().expand(-1, 3, -1, -1)
+    scaled = functional.interpolate(pixels, (size, size), mode="bilinear", antialias=False)
+    return ((255 * scaled - 127) / 128).contiguous(memory_format=torch.channels_last)
+
+
+def rooted(values: Tensor) -> Tensor:
+    """Square roots of the pooled last layer, which tame the few large ones, centred and of norm 1, record by record."""
+    features = values.sqrt()
+    return functional.normalize(features - features.mean(1, keepdim=True))
+
+
+def imagenet(number: int) -> Network:
+    """The network of EfficientNet-Lite0, 1 or 2 with its weights for ImageNet."""
+    state = torch.load(io.BytesIO(efficientnet_weights(number)), map_location="cpu", weights_only=True)
+    return Network(folded(state))
 
 
 class Network(nn.Module):
-    """The network up to its pooled last layer, from the state dictionary of its weights."""
+    """The network up to its pooled last layer, from kernels and biases by the names of its convolutions."""
 
-    def __init__(self, state: Mapping[str, Tensor]) -> None:
+    def __init__(self, kernels: Mapping[str, Tensor]) -> None:
         super().__init__()
+        depth = len({name.split(".")[1] for name in kernels if name.startswith("_blocks.")})
         self.layers = nn.Sequential(
-            _convolution(state, "_conv_stem", "_bn0", stride=2),
+            _convolution(kernels, "_conv_stem", stride=2),
             nn.ReLU6(inplace=True),
-            *(_Block(state, f"_blocks.{number}", stride, adds) for number, (stride, adds) in enumerate(_blocks())),
-            _convolution(state, "_conv_head", "_bn1"),
+            *(_Block(kernels, f"_blocks.{number}", *how) for number, how in enumerate(_blocks(depth))),
+            _convolution(kernels, "_conv_head"),
             nn.ReLU6(inplace=True),
         )
 
@@ -118,17 +172,22 @@ class Network(nn.Module):
         top: Tensor = self.layers(images.contiguous(memory_format=torch.channels_last))
         return top.mean((2, 3))
 
+    def kernels(self) -> dict[str, Tensor]:
+        """What a network like this one is made of."""
+        found = (each for each in self.modules() if isinstance(each, _Convolution))
+        return {f"{each.name}.{part}": value for each in found for part, value in each.named_parameters()}
+
 
 class _Block(nn.Module):
     """Inverted bottleneck: widen (in all blocks but the first), filter each channel by itself, narrow."""
 
-    def __init__(self, state: Mapping[str, Tensor], name: str, stride: int, adds: bool) -> None:
+    def __init__(self, kernels: Mapping[str, Tensor], name: str, stride: int, adds: bool) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        if f"{name}._expand_conv.weight" in state:
-            layers += [_convolution(state, f"{name}._expand_conv", f"{name}._bn0"), nn.ReLU6(inplace=True)]
-        layers += [_convolution(state, f"{name}._depthwise_conv", f"{name}._bn1", stride), nn.ReLU6(inplace=True)]
-        layers += [_convolution(state, f"{name}._project_conv", f"{name}._bn2")]
+        if f"{name}._expand_conv.weight" in kernels:
+            layers += [_convolution(kernels, f"{name}._expand_conv"), nn.ReLU6(inplace=True)]
+        layers += [_convolution(kernels, f"{name}._depthwise_conv", stride), nn.ReLU6(inplace=True)]
+        layers += [_convolution(kernels, f"{name}._project_conv")]
         self.layers, self.adds = nn.Sequential(*layers), adds
 
     def forward(self, values: Tensor) -> Tensor:
@@ -136,30 +195,45 @@ class _Block(nn.Module):
         return found.add_(values) if self.adds else found
 
 
-def _blocks() -> Iterator[tuple[int, bool]]:
+class _Convolution(nn.Conv2d):
+    name: str
+
+
+def _blocks(depth: int) -> Iterator[tuple[int, bool]]:
     """Stride of each block, and whether its input is added to its output: the repeated ones of a stage."""
+    longer = depth > sum(repeats for repeats, _ in _STAGES)
     for repeats, stride in _STAGES:
         yield stride, False
-        yield from [(1, True)] * (repeats - 1)
+        yield from [(1, True)] * (repeats - 1 + (longer and repeats > 1))
 
 
-def _convolution(state: Mapping[str, Tensor], name: str, norm: str, stride: int = 1) -> nn.Conv2d:
-    """The convolution ``name`` with the batch normalisation ``norm`` multiplied in.
+def folded(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Kernels and biases of the convolutions, with the batch normalisations of ``state`` multiplied in."""
+    kernels = {}
+    for name in (name.removesuffix(".weight") for name in state if name.endswith(".weight")):
+        before, dot, last = name.rpartition(".")
+        if last in _NORMS:
+            norm = {part: state[f"{before}{dot}{_NORMS[last]}.{part}"].double() for part in _PARTS}
+            scale = norm["weight"] / (norm["running_var"] + _BATCH_NORM_EPSILON).sqrt()
+            kernels[f"{name}.weight"] = (state[f"{name}.weight"].double() * scale[:, None, None, None]).float()
+            kernels[f"{name}.bias"] = (norm["bias"] - norm["running_mean"] * scale).float()
+    return kernels
+
+
+def _convolution(kernels: Mapping[str, Tensor], name: str, stride: int = 1) -> nn.Conv2d:
+    """The convolution ``name``.
 
     Where the picture is halved TensorFlow pads one row (column) less before it than after it. Padding both sides alike
     and giving the kernel a first row (column) of zeros is the same, and no padded copy has to be made.
     """
-    kernel = state[f"{name}.weight"].double()
-    scale = state[f"{norm}.weight"].double() / (state[f"{norm}.running_var"].double() + _BATCH_NORM_EPSILON).sqrt()
-    bias = state[f"{norm}.bias"].double() - state[f"{norm}.running_mean"].double() * scale
-    kernel = kernel * scale[:, None, None, None]
-    padding = kernel.shape[-1] // 2
-    if stride == 2:
+    kernel = kernels[f"{name}.weight"].float()
+    if stride == 2 and kernel.shape[-1] % 2:
         kernel = functional.pad(kernel, (1, 0, 1, 0))
     wide, planes, side, _ = kernel.shape
     groups = wide if planes == 1 else 1
-    folded = nn.Conv2d(planes * groups, wide, side, stride=stride, padding=padding, groups=groups)
-    channels_last = kernel.float().contiguous(memory_format=torch.channels_last)
-    folded.weight = nn.Parameter(channels_last, requires_grad=False)
-    folded.bias = nn.Parameter(bias.float(), requires_grad=False)
-    return folded
+    made = _Convolution(planes * groups, wide, side, stride=stride, padding=(side - 1) // 2, groups=groups)
+    made.name = name
+    channels_last = kernel.contiguous(memory_format=torch.channels_last)
+    made.weight = nn.Parameter(channels_last, requires_grad=False)
+    made.bias = nn.Parameter(kernels[f"{name}.bias"].float(), requires_grad=False)
+    return made

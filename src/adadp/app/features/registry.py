@@ -23,7 +23,7 @@ from typing import get_type_hints
 from adadp.app.features.base import FixedStage, ReleasedStage, Stage
 from adadp.app.features.centre import Centre
 from adadp.app.features.conv_cifar100 import ConvCifar100
-from adadp.app.features.efficientnet import EfficientNetLite0
+from adadp.app.features.efficientnet import EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
 from adadp.app.features.equalise import Equalise
 from adadp.app.features.hub import HubText, HubTokens, TimmImages
 from adadp.app.features.joined import Joined
@@ -48,7 +48,8 @@ NONE = "none"
 
 _BUILT_IN = (
     *(Scattering, SyntheticImages, LogScattering, Patches, DeepPatches, SyntheticPca, Centre),
-    *(Bounds, ConvCifar100, EfficientNetLite0, Equalise, Pca, Standardise),
+    *(Bounds, ConvCifar100, Equalise, Pca, Standardise),
+    *(EfficientNetLite0, EfficientNetLite1, EfficientNetLite2),
     *(Bytes, WordLlama, HubText, HubTokens, TimmImages),
 )
 

