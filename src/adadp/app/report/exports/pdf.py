@@ -7,9 +7,10 @@ of a record that is described at length, goes on to further pages: nothing is le
 from __future__ import annotations
 
 import io
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import matplotlib as mpl
@@ -59,6 +60,8 @@ class Sheet:
     size: float
     pages: list[list[Line]] = field(default_factory=lambda: [[]])
     y: float = MARGIN
+    chart: tuple[int, float] = 0, MARGIN
+    """On which page, and where, the table and the chart begin."""
 
     def write(self, text: str, *, size: float = 0.0, bold: bool = False, colour: str = _INK, dent: float = 0.0) -> None:
         """A paragraph."""
@@ -79,7 +82,7 @@ def pdf(run: Verified) -> bytes:
     """The pages of ``run``."""
     attacks = attacks_on(run.certificate)
     for size in _SIZES:
-        sheet, chart = laid_out(run, attacks, size)
+        sheet = laid_out(run, attacks, size)
         if len(sheet.pages) == 1:
             break
     target = io.BytesIO()
@@ -97,14 +100,14 @@ def pdf(run: Verified) -> bytes:
                     color=each.colour,
                     parse_math=False,
                 )
-            if place == 0 and attacks is not None:
-                _draw(figure, attacks, chart, rehearsal=run.certificate["rehearsal"])
+            if attacks is not None and place == sheet.chart[0]:
+                _draw(figure, attacks, sheet.chart[1], rehearsal=run.certificate["rehearsal"])
             pages.savefig(figure)
     return target.getvalue()
 
 
-def laid_out(run: Verified, attacks: TradeOff | None, size: float) -> tuple[Sheet, float]:
-    """Everything on its place, in letters of ``size``, and where the chart begins."""
+def laid_out(run: Verified, attacks: TradeOff | None, size: float) -> Sheet:
+    """Everything on its place, in letters of ``size``."""
     sheet = Sheet(size)
     colour = _COLOURS.get(run.status, _WARNING)
     sheet.write("Certificate of differential privacy", size=17, bold=True)
@@ -116,8 +119,9 @@ def laid_out(run: Verified, attacks: TradeOff | None, size: float) -> tuple[Shee
     for said in run.guarantee:
         sheet.write(said)
         sheet.y += 0.25 * size
-    chart = sheet.y
     if attacks is not None:
+        sheet.room(_CHART)
+        sheet.chart = len(sheet.pages) - 1, sheet.y
         sheet.y += _CHART
     for title, sentences in run.sections:
         sheet.y += 0.5 * size
@@ -127,7 +131,7 @@ def laid_out(run: Verified, attacks: TradeOff | None, size: float) -> tuple[Shee
             sheet.room(size * _LEADING)
             sheet.pages[-1].append(Line(MARGIN, sheet.y + size * _LEADING, "\u2013", size))
             sheet.write(each, dent=9.0)
-    return sheet, chart
+    return sheet
 
 
 def _headline(run: Verified, attacks: TradeOff | None) -> str:
@@ -178,16 +182,14 @@ def wrapped(text: str, width: float, size: float, *, bold: bool = False) -> Iter
             line = ""
         line = f"{line} {word}" if line else word
         while _wide(line, size, bold) > width:
-            fits = next(
-                end for end in range(len(line) - 1, 0, -1) if end == 1 or _wide(line[:end], size, bold) <= width
-            )
+            fits = max(1, bisect_right(range(1, len(line)), width, key=lambda end: _wide(line[:end], size, bold)))
             yield line[:fits]
             line = line[fits:]
     if line:
         yield line
 
 
-@cache
+@lru_cache(maxsize=1 << 14)
 def _wide(text: str, size: float, bold: bool) -> float:
     """How wide ``text`` is in points."""
     font = get_font(findfont(FontProperties(family="DejaVu Sans", weight="bold" if bold else "normal")))
