@@ -103,8 +103,25 @@ def test_a_seeded_run_that_was_killed_again_and_again_ends_as_if_nothing_had_hap
     released = noted(tmp_path / "broken.log")
     assert set(map(tuple, released)) == set(map(tuple, noted(tmp_path / "whole.log")))  # repeated, never made anew
     assert len({step for step, _ in released}) == settings["steps"]
-    strip = [{key: value for key, value in line.items() if key != "seconds"} for line in broken.metrics()]
-    assert [line["step"] for line in strip] == [line["step"] for line in whole.metrics()]
+    assert logged(broken) == logged(whole)
+
+
+def logged(folder: RunFolder) -> list[dict]:
+    """What was logged, to the last bit, but for how long it took."""
+    return [line | {"seconds": 0} for line in folder.metrics()]
+
+
+def test_a_resumed_run_logs_what_it_would_have_logged(tmp_path):
+    """Its ledger is ahead of its checkpoint: what was paid and is yet to be repeated is not spent at that epoch."""
+    settings = {**SEEDED, "batch_size": 140, "steps": 12}  # four steps an epoch
+    run(tmp_path / "whole", **settings)
+    work = lambda: run(tmp_path / "broken", **settings)  # noqa: E731
+    after = lambda _, step: killed() if step == 10 else None  # noqa: E731  # a checkpoint is at 7, an epoch ends at 8
+    assert ended(child(work, log=tmp_path / "log", after=after)) == -signal.SIGKILL
+    run(tmp_path / "broken", resume=True, **settings)
+    whole, broken = RunFolder.open(tmp_path / "whole"), RunFolder.open(tmp_path / "broken")
+    assert [line["step"] for line in whole.metrics()] == [4, 8, 12, 12]
+    assert logged(broken) == logged(whole)
 
 
 def test_a_checkpoint_holds_all_there_is_to_a_run(tmp_path):
@@ -210,6 +227,7 @@ MOMENTS = {
     "before the first checkpoint": ("adadp.app.train.checkpoints.save", 0),
     "before the certificate": ("adadp.app.runs.RunFolder.write_certificate", 44),
     "between certificate and model": ("adadp.app.runs.RunFolder.save_model", 44),
+    "before the page": ("adadp.app.train.run.write_report", 44),
     "between model and the end": ("adadp.app.train.run.TrainResult", 44),
 }
 
@@ -240,6 +258,7 @@ def test_a_kill_at_the_worst_moment_costs_nothing(moment, seed, tmp_path):
     assert len(noted(log)) == 44
     assert sum("final" in line for line in folder.metrics()) == 1
     assert not folder.checkpoint_path.exists()
+    assert (out / "report.html").exists()
 
 
 def test_a_model_that_was_saved_before_the_checkpoint_was_removed_is_saved_again(tmp_path):

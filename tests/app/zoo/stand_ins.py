@@ -78,6 +78,7 @@ class Server:
     ``cut`` closes the connection after so many bytes; ``pause`` waits that long before each of 20 pieces. ``ranges``
     says what is done when the rest of a file is asked for: "give" it, "ignore" that, or give "another" piece. With
     ``no_length`` it does not say how long a file is; ``encoding`` is what it calls the zipping of one.
+    ``moved`` is a place where it sends everybody.
     """
 
     def __init__(self):
@@ -90,12 +91,18 @@ class Server:
         self.encoding = None
         self.cut = None
         self.pause = 0.0
+        self.moved = None
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
                 outer.asked.append(self.path)
                 answer = outer.answers.get(self.path)
+                if outer.moved is not None:
+                    self.send_response(302)
+                    self.send_header("Location", f"{outer.moved}passwd")
+                    self.end_headers()
+                    return
                 start = self._start(answer)
                 if start is not None and start >= len(answer):
                     self.send_error(416)

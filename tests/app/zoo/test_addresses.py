@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from stand_ins import FILES, tar_of
 
-from adadp.app.zoo import fetch
+from adadp.app.zoo import addresses, fetch
 from adadp.app.zoo.addresses import Address, TarAddress
 from adadp.errors import InputError
 
@@ -189,3 +189,22 @@ def test_what_is_wrong_with_a_tar_is_said(tiny, server, tmp_path, answer, reason
     with pytest.raises(InputError, match=reason):
         fetch(tiny(TarAddress(f"{server.base}all.tar.gz", len(TAR), "inner")), cache=tmp_path)
     assert not list((tmp_path / "tiny").glob("*.download"))
+
+
+def test_a_server_that_sends_a_little_now_and_then_has_failed_in_the_end(tiny, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(addresses, "_PATIENCE", 0.3)
+    monkeypatch.setattr(addresses, "_SLOWEST", 1e9)
+    server.pause = 0.1  # twenty times in a file, and never so long that it is silent
+    with pytest.raises(InputError, match="comes too slowly"):
+        fetch(tiny(Address(server.base)), cache=tmp_path)
+    assert not (tmp_path / "tiny" / "a.bin").exists()
+
+
+@pytest.mark.parametrize("place", ["file:///etc/", "ftp://127.0.0.1/", "data:,"])
+def test_nothing_but_http_is_opened(tiny, server, tmp_path, place):
+    with pytest.raises(InputError, match="could not be had"):
+        fetch(tiny(Address(place, suffix="")), cache=tmp_path)
+    server.moved = place
+    with pytest.raises(InputError, match="could not be had"):
+        fetch(tiny(Address(server.base)), cache=tmp_path)
+    assert server.asked

@@ -72,6 +72,10 @@ class Paid:
         self._left[charge] -= 1
         return True
 
+    def taken_off(self, charges: Mapping[Event, int]) -> dict[Event, int]:
+        """``charges`` without those that are left here."""
+        return {event: count - self._left[event] for event, count in charges.items() if count > self._left[event]}
+
     def after(self, plan: Plan, step: int, *, clean: bool) -> int:
         """The first step from ``step`` on of which nothing can have been released."""
         timetable = plan.timetable

@@ -43,6 +43,7 @@ from adadp.certificate.make import model_metadata
 from adadp.errors import AdaDPError, BudgetExceeded, Interrupted
 from adadp.events import Event
 from adadp.ledger import read_ledger
+from adadp.ledger.reader import whole
 from adadp.plan import Plan
 from adadp.step import PrivateGradients
 
@@ -306,12 +307,16 @@ class Run:
                 board.show(record, self.plan)
 
     def epsilon_so_far(self) -> float | None:
-        """What the ledger amounts to now, or the whole budget of a filter; None without noise."""
+        """What the ledger amounts to now, or the whole budget of a filter; None without noise.
+
+        Charges for steps that a resumed run has yet to repeat are left out: it logs what it would have logged at once.
+        """
         if self.budget is not None:
             return self.budget.epsilon
         if self.plan.noise is None or self.config.delta is None:
             return None
-        return self.spec.accountant.epsilon(self.private.ledger.event(), self.config.delta).epsilon
+        done = whole(self.paid.taken_off(self.private.ledger.charges))
+        return None if done is None else self.spec.accountant.epsilon(done, self.config.delta).epsilon
 
     def checkpoint(self, *, clean: bool) -> None:
         """Save everything; without a folder nothing. It is that of all processes, which must have the same then."""
@@ -459,9 +464,11 @@ class Run:
         if folder is not None:
             folder.write_certificate(certificate)
             folder.save_model(kept, model_metadata(certificate))
-            folder.checkpoint_path.unlink(missing_ok=True)
-            remove_folders(folder.path)
-            write_report(folder)  # last: the run has finished, whatever becomes of its page
+            try:
+                write_report(folder)
+            finally:  # the run has finished, whatever becomes of its page; one that is killed before goes on from here
+                folder.checkpoint_path.unlink(missing_ok=True)
+                remove_folders(folder.path)
         out = None if folder is None else folder.path
         return certificate, confusion, out, self.accuracy, self.evaluation, self.figures
 

@@ -6,6 +6,10 @@ the connection breaks, or falls silent    what came is kept as ``NAME.download``
 the server ignores that (HTTP Range)      the file is downloaded from its start
 the bytes are not those of the file       it is downloaded again from its start, once
 the server sends without end              it has failed where the file would be too long; nothing is kept
+a byte comes now and then                 it has failed after a minute and what the file takes at 20 kB a second; what
+                                          came is kept
+an address that is not of HTTP, also      it has failed: nothing else is opened
+one the server sends us on to
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ import io
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import IO, Any, ClassVar, cast
 
 import pooch
@@ -27,6 +33,8 @@ from adadp.app.zoo.sources import DataFile, Members, Source, SourceFailed, Workp
 _CHUNK = 1 << 13
 _WHOLE = 200
 _RANGE_NOT_SATISFIABLE = 416
+_PATIENCE, _SLOWEST = 60.0, 20_000
+"""Seconds for any file, and the bytes a second that a download must have on top of these."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,10 @@ class TarAddress(Source):
             yield member
 
 
+class _TooSlow(SourceFailed):
+    """What would not end in a sensible time."""
+
+
 def _download(url: str, most: int, silence: float, place: Workplace) -> Path:
     """A file with all bytes of ``url``, at most ``most``, in the folder of ``place``, which may hold some of them."""
     path = place.folder / f"{url.rpartition('/')[2]}.download"
@@ -99,11 +111,14 @@ def _download(url: str, most: int, silence: float, place: Workplace) -> Path:
                     target.truncate(0)
                     bar.begun = 0
                 response.raw.headers.pop("Content-Encoding", None)  # a zipped file is unzipped here, and once
+                response.raw.stream = partial(_as_it_comes, response.raw)
 
-            bar = _Bar(path.stem, target, most, place, begun=target.tell())
+            bar = _Bar(path.stem, target, most, place, monotonic() + _PATIENCE + most / _SLOWEST, begun=target.tell())
             asked = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={bar.begun}-"} if bar.begun else {})
             options = {"headers": asked, "hooks": {"response": answered}, "timeout": silence, "chunk_size": _CHUNK}
             pooch.HTTPDownloader(bar, **options)(url, target, None)
+    except _TooSlow:
+        raise  # what came is kept
     except SourceFailed:
         path.unlink()
         raise
@@ -119,6 +134,12 @@ def _download(url: str, most: int, silence: float, place: Workplace) -> Path:
     return path
 
 
+def _as_it_comes(stream: Any, most: int, **_: Any) -> Iterator[bytes]:
+    """The bytes of ``stream`` as they arrive: who waits for a whole block waits for each of its bytes."""
+    while block := stream.read1(most):
+        yield block
+
+
 @dataclass
 class _Bar:
     """What pooch tells of a download: shown, and stopped where it is too long."""
@@ -127,6 +148,7 @@ class _Bar:
     target: IO[bytes]
     most: int
     place: Workplace
+    until: float
     begun: int
     total: int = 0
 
@@ -134,6 +156,8 @@ class _Bar:
         had, whole = self.target.tell(), self.begun + self.total
         if had > self.most:
             raise SourceFailed(f"{self.name} has more than {self.most} bytes")
+        if monotonic() > self.until:
+            raise _TooSlow(f"{self.name} comes too slowly")
         self.place.tell(f"{self.name} {had / whole:4.0%}" if self.total else f"{self.name} {had / 1e6:.1f} MB")
 
     def reset(self) -> None:
