@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -93,7 +94,13 @@ def test_without_a_key_it_says_what_is_only_claimed(run):
     (run / SIGNATURE).unlink()
     found = cli("verify", run)
     assert "The folder is not signed." in found.output
-    assert "confusion.json, metrics.jsonl" in found.output
+    assert "Evidence: certificate.json, config.toml, ledger.jsonl, model.safetensors, report.html agree" in found.output
+    assert (
+        "what confusion.json says, what figures.json says, what metrics.jsonl says, and what the cert" in found.output
+    )
+    assert "Not looked at" not in found.output
+    (run / "conclusions.txt").write_text("It works.")
+    assert "Not looked at: conclusions.txt." in cli("verify", run).output
     assert cli("verify", run, "--key", __file__).exit_code == 2
 
 
@@ -123,6 +130,49 @@ def test_links_are_no_files_of_a_run(run, keys, tmp_path):
     (run / "report.html").unlink()
     (run / "report.html").symlink_to(tmp_path / "elsewhere")
     assert "is a link" in signature_check(run, keys / "owner.pub").detail
+
+
+def test_files_that_changed_places_are_found(run, keys):
+    one, other = run / "metrics.jsonl", run / "confusion.json"
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+    assert "changed since: confusion.json, metrics.jsonl" in signature_check(run, keys / "owner.pub").detail
+
+
+def test_what_is_neither_file_nor_folder_is_found_and_an_empty_folder_says_nothing(run, keys):
+    (run / "empty").mkdir()
+    assert signature_check(run, keys / "owner.pub").passed
+    os.mkfifo(run / "pipe")
+    assert "pipe is neither file nor folder" in signature_check(run, keys / "owner.pub").detail
+    (run / "pipe").unlink()
+    (run / SIGNATURE).unlink()
+    os.mkfifo(run / SIGNATURE)  # reading it would wait for ever
+    assert "is not signed" in signature_check(run, keys / "owner.pub").detail
+
+
+@pytest.mark.parametrize("name", [b"clear\x1b[2Jed", b"\xff\xfe", b"two\nok    signature: all is well"])
+def test_names_that_a_terminal_would_obey_are_shown_as_text(run, keys, name):
+    (run / os.fsdecode(name)).write_text("")
+    found = cli("verify", run, "--key", keys / "owner.pub")
+    assert found.exit_code == 1
+    assert "not signed: '" in found.output
+    assert not any(line.startswith("ok    signature") for line in found.output.splitlines())
+    assert "\x1b" not in found.output
+    found.output.encode("ascii")
+
+
+def test_more_signatures_than_anybody_has_are_not_all_tried(run, keys):
+    envelope = json.loads((run / SIGNATURE).read_bytes())
+    envelope["signatures"] *= 101
+    (run / SIGNATURE).write_text(json.dumps(envelope))
+    assert "too many" in signature_check(run, keys / "owner.pub").detail
+
+
+def test_a_good_signature_under_another_type_of_payload_does_not_hold(run, keys):
+    envelope = json.loads((run / SIGNATURE).read_bytes())
+    (run / SIGNATURE).write_text(json.dumps({**envelope, "payloadType": "application/json"}))
+    assert not signature_check(run, keys / "owner.pub").passed
 
 
 def test_a_signature_of_another_run_does_not_hold(run, keys, tmp_path):
@@ -213,16 +263,38 @@ def test_files_of_several_keys(run, keys, tmp_path):
     assert "office@example.org" in found.detail
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "@revoked *",
+        "cert-authority",
+        'me@example.org valid-before="20200101"',
+        'me namespaces="git,file"',
+        "@cert-authority *",
+    ],
+)
+def test_keys_that_are_revoked_or_limited_are_not_trusted(run, keys, tmp_path, before):
+    kind, key, _ = (keys / "owner.pub").read_text().split()
+    (tmp_path / "signers").write_text(f"{before} {kind} {key}\n")
+    with pytest.raises(InputError, match="limits the key, or revokes it"):
+        signature_check(run, tmp_path / "signers")
+
+
 def test_keys_that_cannot_be_used_are_refused(run, keys, tmp_path):
     large = rsa.generate_private_key(65537, 2048)
     (tmp_path / "rsa").write_bytes(large.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, PLAIN))
     (tmp_path / "rsa.pub").write_bytes(large.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    curve = ec.generate_private_key(ec.SECP256R1())
+    (tmp_path / "ec").write_bytes(curve.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, PLAIN))
+    (tmp_path / "ec.pub").write_bytes(curve.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     (tmp_path / "broken").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n")
     (tmp_path / "cut.pub").write_text("ssh-ed25519 AAAAC3Nz\n")
-    for path, what in (("rsa", "not an Ed25519"), ("broken", "cannot be read"), ("none", "cannot be read")):
+    for path, what in (("rsa", "but RSA"), ("ec", "but E"), ("broken", "cannot be read"), ("none", "cannot be read")):
         with pytest.raises(InputError, match=what):
             sign(run, tmp_path / path, no_passphrase)
-    for path, what in (("rsa.pub", "no Ed25519"), ("cut.pub", "cannot be read"), ("none", "cannot be read")):
+    (tmp_path / "token.pub").write_text("sk-ssh-ed25519@openssh.com AAAAGnNrLXNzaC1lZDI1NTE5QG9wZW5zc2guY29t me\n")
+    kinds = (("rsa.pub", "but ssh-rsa"), ("ec.pub", "but ecdsa-sha2-nistp256"), ("token.pub", "but sk-ssh-ed25519@"))
+    for path, what in (*kinds, ("cut.pub", "cannot be read"), ("none", "cannot be read")):
         with pytest.raises(InputError, match=what):
             signature_check(run, tmp_path / path)
     with pytest.raises(InputError, match="is a private key"):

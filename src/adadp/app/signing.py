@@ -16,6 +16,7 @@ import binascii
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,16 @@ _STATED = ("private", "rehearsal", "epsilon", "delta", "neighbours", "record", "
 _LARGEST = 1 << 24
 """Bytes of a signature that are read at most: a statement of a run has a few thousand."""
 _UNSIGNED = (SIGNATURE, "ledger.jsonl.lock")
+_AGREE = (
+    *("certificate.json", "config.toml", "features.safetensors", "ledger.jsonl", "model.safetensors", "report.html"),
+    "search.json",
+)
+_TOLD = ("confusion.json", "encoder.json", "figures.json", "holdout.json", "metrics.jsonl")
+"""What a run that verifies shows of its files: they follow from one another, or are those the certificate names."""
+_MOST = 100
+"""Signatures in an envelope: each is tried with each key."""
+_LIMITS = (b"cert-authority", b"valid-after", b"valid-before", b"@revoked", b"@cert-authority")
+"""What limits or revokes a key in a file of keys, and is not followed here."""
 
 
 @dataclass(frozen=True)
@@ -105,20 +116,19 @@ def what_is_claimed(folder: str | os.PathLike[str]) -> str:
     """What a reader without a key may take from a run that verifies."""
     path = Path(folder)
     names = sorted(_digests(path))
-    told = [name for name in names if name in ("metrics.jsonl", "confusion.json", "encoder.json")]
-    told += ["tensorboard/"] if any(name.startswith("tensorboard/") for name in names) else []
+    others = [name for name in names if name not in (*_AGREE, *_TOLD)]
+    told = "".join(f"what {name} says, " for name in names if name in _TOLD)
     signed = (
         "The folder has a signature, which was not checked: pass --key with the keys you trust."
         if (path / SIGNATURE).exists()
         else "The folder is not signed."
     )
-    shown = (
-        f" {', '.join(told)} and what the certificate says of records, notes and versions" if told else " All figures"
-    )
+    agree = ", ".join(name for name in names if name in _AGREE)
     return (
-        f"{signed} The ledger, the certificate, the configuration and the model agree with one another, and epsilon "
-        f"was computed again from the ledger. That they are of a run that took place, and{shown}, is the word of "
-        "whoever wrote the folder."
+        f"{signed}\nEvidence: {agree} agree with one another, and epsilon was computed again from the ledger.\n"
+        f"Only claims of whoever wrote the folder: that the run took place, {told}"
+        "and what the certificate says of records, notes and versions."
+        + (f"\nNot looked at: {_listed(others)}." if others else "")
     )
 
 
@@ -156,6 +166,9 @@ def public_keys(path: Path) -> list[Signer]:
             if line.startswith(b"#") or b"ssh-ed25519" not in words:
                 continue
             at = words.index(b"ssh-ed25519")
+            before = b" ".join(words[:at])
+            if any(each in before for each in _LIMITS) or (b"namespaces=" in before and b"adadp" not in before):
+                raise ValueError("a line of it limits the key, or revokes it, in a way that is not followed here")
             key = load_ssh_public_key(b" ".join(words[at : at + 2]))
             name = words[0] if at else b" ".join(words[2:])
             assert isinstance(key, Ed25519PublicKey)
@@ -166,10 +179,17 @@ def public_keys(path: Path) -> list[Signer]:
         ) from error
     if not found:
         raise InputError(
-            f"{path} holds no Ed25519 public key.",
+            f"{path} holds no Ed25519 public key{_kinds(content)}.",
+            why="Keys of other kinds are not used: Ed25519 has one size and no settings to get wrong.",
             fix="Make a pair with ssh-keygen -t ed25519, and pass its .pub file.",
         )
     return found
+
+
+def _kinds(content: bytes) -> str:
+    """What it holds instead, by the names that OpenSSH gives to kinds of keys."""
+    found = re.findall(rb"\b(?:sk-)?(?:ssh|ecdsa)-[a-z0-9-]+(?:@openssh\.com)?(?= AAAA)", content)
+    return f", but {', '.join(sorted({each.decode('ascii') for each in found}))}" if found else ""
 
 
 def _private_key(path: Path, ask: Callable[[], str]) -> Ed25519PrivateKey:
@@ -198,7 +218,8 @@ def _private_key(path: Path, ask: Callable[[], str]) -> Ed25519PrivateKey:
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise InputError(
-            f"{path} is not an Ed25519 key.", fix="Make one with ssh-keygen -t ed25519, which takes a second."
+            f"{path} is not an Ed25519 key, but {type(key).__name__.strip('_')}.",
+            fix="Make one with ssh-keygen -t ed25519, which takes a second.",
         )
     return key
 
@@ -227,7 +248,7 @@ def _checked(path: Path, signers: list[Signer]) -> str:
         "not signed": [name for name in there if name not in signed],
     }
     if any(wrong.values()):
-        said = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
+        said = "; ".join(f"{what}: {_listed(names)}" for what, names in wrong.items() if names)
         raise RunError(f"The files are not those that {by.name} signed. {said}.")
     return f"{len(signed)} files are those signed by {by.name} ({by.fingerprint})."
 
@@ -235,6 +256,8 @@ def _checked(path: Path, signers: list[Signer]) -> str:
 def _envelope(path: Path) -> tuple[bytes, list[bytes]]:
     """The signed bytes and the signatures in a DSSE envelope."""
     try:
+        if not path.is_file():
+            raise FileNotFoundError
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
@@ -244,6 +267,8 @@ def _envelope(path: Path) -> tuple[bytes, list[bytes]]:
             raise ValueError(f"its payload is not {_PAYLOAD}")
         payload = base64.b64decode(envelope["payload"], validate=True)
         signatures = [base64.b64decode(each["sig"], validate=True) for each in envelope["signatures"]]
+        if len(signatures) > _MOST:
+            raise ValueError("it has too many signatures")
     except FileNotFoundError:
         raise RunError("The folder is not signed.", why=f"It has no {SIGNATURE}.") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
@@ -268,7 +293,11 @@ def _digests(path: Path) -> dict[str, str]:
     for each in sorted(path.rglob("*")):
         name = each.relative_to(path).as_posix()
         if each.is_symlink():
-            raise RunError(f"{name} is a link.", why="What it points to is not a file of the run.", fix="Remove it.")
+            raise RunError(
+                f"{_listed([name])} is a link.", why="What it points to is not a file of the run.", fix="Remove it."
+            )
+        if not each.is_dir() and not each.is_file():
+            raise RunError(f"{_listed([name])} is neither file nor folder.", why="It has no content.", fix="Remove it.")
         if each.is_file() and name not in _UNSIGNED:
             with each.open("rb") as file:
                 digest = hashlib.sha256()
@@ -276,6 +305,11 @@ def _digests(path: Path) -> dict[str, str]:
                     digest.update(block)
             found[name] = digest.hexdigest()
     return found
+
+
+def _listed(names: list[str]) -> str:
+    """Names that a stranger chose, with nothing in them that a terminal would obey or cannot show."""
+    return ", ".join(name if name.isprintable() else ascii(name) for name in names)
 
 
 def _signed(payload: bytes) -> bytes:

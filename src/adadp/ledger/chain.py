@@ -28,6 +28,7 @@ Why a torn line is never counted too low
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
@@ -143,6 +144,8 @@ class Chain:
                     why="Charges read with another meaning would be counted wrongly.",
                     fix="Use the AdaDP release that wrote it.",
                 )
+            if not isinstance(body["run"], str) or datetime.fromisoformat(body["created"]).tzinfo is None:
+                raise ValueError("the header names no run, or no time with its zone")
             self.header = {key: body[key] for key in ("run", "created", "budget")} | {"seeded": body.get("seeded")}
         elif kind == "define":
             event, count = from_json(body["event"]), checks.count("count", body["count"])

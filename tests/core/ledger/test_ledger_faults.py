@@ -383,7 +383,7 @@ def test_a_cut_that_no_crash_can_have_made_is_not_taken_for_one(path, story):
         read_ledger(path)
 
 
-HEADER = {"kind": "header", "format": 1, "run": "r", "created": "now", "budget": None}
+HEADER = {"kind": "header", "format": 1, "run": "r", "created": "2026-01-01T00:00:00+00:00", "budget": None}
 
 
 DEFINE = {"kind": "define", "id": 0, "count": 1, "event": {"version": 1, "kind": "gaussian"}}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import getpass
 import math
 import os
+import re
 import secrets
 import socket
 from collections.abc import Iterator
@@ -162,6 +163,11 @@ class Snapshot:
 class DataBudget(Protocol):
     """What runs ask of a budget; a file answers here, and a server could."""
 
+    @property
+    def name(self) -> str:
+        """What certificates and messages call it."""
+        ...
+
     def state(self) -> Snapshot:
         """What has been spent and reserved, checked."""
         ...
@@ -189,6 +195,11 @@ class BudgetFile:
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
         object.__setattr__(self, "_store", Store(self.path))
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.path.name
 
     @classmethod
     def create(
@@ -303,7 +314,7 @@ def refuse_other(terms: Terms, event: Event, unit: str | None, path: Path) -> No
 
 def _word(unit: str) -> str:
     """The unit by its name, or by that of a column of its ids."""
-    return unit.strip().lower().removesuffix("id").rstrip("_ ")
+    return re.sub(r"([_ -][Ii][Dd]|(?<=[a-z])I[Dd])$", "", unit.strip()).lower()
 
 
 def refuse_beyond(state: Snapshot, events: list[Event], path: Path) -> None:
@@ -370,7 +381,7 @@ def _reservation(event: Event, command: str, replaces: str | None = None, *, tim
 def _snapshot(entries: tuple[Entry, ...], path: Path) -> Snapshot:
     """What ``entries`` come to; an order that this package never writes is refused."""
     try:
-        state = Snapshot(Terms.from_json(entries[0].body), _text(entries[0].body["time"]))
+        state = Snapshot(Terms.from_json(entries[0].body), _time(entries[0].body["time"]))
         runs: dict[str, CountedRun] = {}
         for entry in entries[1:]:
             name = _text(entry.body["run"])
@@ -386,9 +397,8 @@ def _snapshot(entries: tuple[Entry, ...], path: Path) -> Snapshot:
 
 def _after(run: CountedRun | None, entry: Entry, terms: Terms) -> CountedRun:
     """``run`` after one more entry about it."""
-    body, time = entry.body, _text(entry.body.get("time", ""))
-    if time:
-        datetime.fromisoformat(time)
+    body = entry.body
+    time = _time(body["time"]) if body.get("time") else ""
     if entry.kind == "reserve" and run is None:
         event = from_json(body["event"])
         if event.neighbours is not terms.neighbours:
@@ -423,6 +433,15 @@ def _text(value: object) -> str:
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError("a field is not printable text")
     return value
+
+
+def _time(value: object) -> str:
+    """A time in text, with its zone, that a picture has room for."""
+    text = _text(value)
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None or not 2000 <= time.year < 3000:
+        raise ValueError("a field is not a time with its zone")
+    return text
 
 
 def _now() -> str:

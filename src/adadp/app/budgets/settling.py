@@ -19,8 +19,7 @@ from typing import Any
 from adadp.app.accounting import ZcdpFilter
 from adadp.app.budgets.budget import BudgetFile, CountedRun
 from adadp.app.runs import RunFolder
-from adadp.app.runs.anchor import Anchor
-from adadp.app.state import state_folder
+from adadp.app.runs.anchor import Anchor, note_of
 from adadp.certificate.verify import verify
 from adadp.errors import BudgetExceeded, InputError, LedgerError
 from adadp.events import Event, ZcdpCost, flatten
@@ -48,7 +47,7 @@ def settle_folder(budget: BudgetFile, folder: str | os.PathLike[str]) -> Counted
         if found is not None and place.search() is not None:
             budget.settle(ledger.run, found.planned, ledger.head)
         else:
-            if not (state_folder() / "runs" / ledger.run).exists():
+            if not note_of(ledger.run).exists():
                 raise LedgerError(
                     f"This machine has no note of the run in {place.path}.",
                     why="The folder may be an older copy of a run that went on elsewhere: less would be counted than "

@@ -75,6 +75,7 @@ class Store:
                 chain = _insert(connection, [first], 0, "")
                 connection.execute("COMMIT")
             with store._noted(first.body["id"]) as note:
+                note.check_alone(store.path)
                 note.write(1, chain, store.path)
         except BaseException:
             with suppress(OSError):
@@ -168,6 +169,7 @@ class _Note:
             noted = json.loads(self.place.read_bytes())
             length, chain, where = int(noted["length"]), str(noted["chain"]), Path(noted["path"])
         except FileNotFoundError:
+            self.check_alone(path)
             return
         except (ValueError, LookupError, TypeError):
             raise LedgerError(
@@ -181,12 +183,29 @@ class _Note:
                 why="It is an older copy, or was cut back: what was spent since would be spent a second time.",
                 fix="Put the latest file back.",
             )
+        if where != path:
+            self.check_alone(path)
         if where != path and where.exists() and not where.samefile(path) and _has_id(where, budget):
             raise LedgerError(
                 f"The budget {path} is a copy of {where}, which is still there.",
                 why="Each of them would be spent, and the records are the same.",
                 fix="Use that one. If it was moved, remove what was left behind.",
             )
+
+    def check_alone(self, path: Path) -> None:
+        """Refuse a file at ``path`` in place of another budget that was there and is gone."""
+        for other in self.place.parent.glob("[0-9a-f]" * 32):
+            there = False
+            with suppress(OSError, ValueError, LookupError, TypeError):
+                noted = json.loads(other.read_bytes())
+                there = noted["path"] == str(path) and noted["length"] > 1
+            if there and other != self.place:
+                raise InputError(
+                    f"This machine remembers another budget at {path}, in which runs were counted.",
+                    why="Another one in its place begins at nothing, and the records are the same.",
+                    fix="Put that one back; if it was moved, show it where it is now (adadp budget show). If it was "
+                    f"for other data, choose another path for this one, or remove the note {other}.",
+                )
 
     def write(self, length: int, chain: str, path: Path) -> None:
         """Note the file as it is now."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import zlib
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -33,7 +34,7 @@ from adadp.app.runs.atomic import write_all
 from adadp.app.state import FOLDER as FOLDER  # noqa: PLC0414  # its tests ask for it here
 from adadp.app.state import state_folder
 from adadp.disk import BINARY
-from adadp.errors import InputError, LedgerBusy, LedgerError
+from adadp.errors import InputError, LedgerBusy, LedgerCorrupt, LedgerError
 from adadp.ledger import Ledger
 from adadp.records import Records, Stored
 
@@ -63,7 +64,7 @@ class Anchor:
 
         A ledger without charges may be new here. ``moved``: the owner says that no other copy of the run went on.
         """
-        path = state_folder() / "runs" / ledger.run
+        path = note_of(ledger.run)
         with ExitStack() as resources:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -147,7 +148,7 @@ class Anchor:
                     fix="Resume it where it ran. If it was moved, and nothing went on with any other copy, say so: "
                     "--moved, or fit(moved=True). The certificate will state it.",
                 )
-        elif f'"chain":"{noted[1]}"'.encode() not in Path(ledger.path).read_bytes():
+        elif not any(line.endswith(f',"chain":"{noted[1]}"}}'.encode()) for line in _lines(ledger)):
             raise LedgerError(
                 f"The ledger of the run in {folder} ends before what this machine has noted of it.",
                 why="The folder is an older copy, or lines were cut off: releases that were made are not in it.",
@@ -161,6 +162,21 @@ class Anchor:
             return None
         length, head = text.split(" ")
         return int(length), head
+
+
+def note_of(run: str) -> Path:
+    """The file of the notes on ``run``. A stranger's ledger may call its run what it likes, such as a path."""
+    if not re.fullmatch("[0-9a-f]{16}", run):
+        raise LedgerCorrupt(
+            "The ledger does not name its run as AdaDP does.",
+            why="The name says where this machine keeps its notes on the run.",
+            fix="Do not go on with a folder whose ledger was edited.",
+        )
+    return state_folder() / "runs" / run
+
+
+def _lines(ledger: Ledger) -> list[bytes]:
+    return Path(ledger.path).read_bytes().splitlines()
 
 
 def _fingerprint(records: Records, key: bytes) -> bytes:

@@ -37,7 +37,6 @@ from torch import Tensor
 
 from adadp.app import start
 from adadp.app.accounting.repetitions import draw_count
-from adadp.app.budgets import BudgetFile
 from adadp.app.config import TrainConfig
 from adadp.app.owndata import own_path
 from adadp.app.runs import RunFolder
@@ -51,7 +50,7 @@ from adadp.app.spec import RunSpec
 from adadp.app.sweeps.handing import Failure, Task, run_tasks
 from adadp.app.sweeps.shared import check_shared
 from adadp.app.train import Status
-from adadp.app.train.counting import Counted, check_events
+from adadp.app.train.counting import Counted, budget_of, check_events
 from adadp.app.train.search_spec import PARTS, Search
 from adadp.errors import Interrupted, LedgerCorrupt, RunError
 from adadp.ledger import Ledger, PlannedBudget
@@ -130,7 +129,7 @@ class Searching:
     def _counted(self, run: str) -> Counted | None:
         """The search in the budget of its data, if there is one: as a whole, with the id of its ledger."""
         config = self.search.candidates[0]
-        return None if config.budget is None else Counted(BudgetFile(Path(config.budget)), run)
+        return None if config.budget is None else Counted(budget_of(config), run)
 
     @property
     def secret(self) -> SecretFolder:

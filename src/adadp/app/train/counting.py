@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adadp.app.accounting import ZcdpFilter
-from adadp.app.budgets.budget import BudgetFile, Snapshot, refuse_beyond, refuse_other
+from adadp.app.budgets.budget import BudgetFile, DataBudget, Snapshot, refuse_beyond, refuse_other
 from adadp.app.budgets.rules import PLANNED, least_factor
 from adadp.app.budgets.statement import statement
 from adadp.app.train.planning import filter_of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Counted:
     """A run that is counted in ``budget`` under the id ``run``, which is that of its ledger."""
 
-    budget: BudgetFile
+    budget: DataBudget
     run: str
 
     @classmethod
@@ -51,7 +51,7 @@ class Counted:
         timed: bool = True,
     ) -> Counted:
         """Count ``event`` as what a run of ``config`` will release; a refusal says ``what_fits``."""
-        budget = _named(config)
+        budget = budget_of(config)
         try:
             made = budget.reserve(event, command=command_of(config), unit=config.unit, timed=timed)
             return cls(budget, made)
@@ -61,7 +61,7 @@ class Counted:
     @classmethod
     def resume(cls, config: TrainConfig, run: str) -> Counted:
         """The run goes on, on what it has reserved."""
-        budget = _named(config)
+        budget = budget_of(config)
         budget.resume(run)
         return cls(budget, run)
 
@@ -77,12 +77,12 @@ class Counted:
             self.budget.settle(self.run, record.event(), record.head)
         except AdaDPError as error:
             warnings.warn(
-                f"The run is over, and {self.budget.path} still counts all that it planned: {error}", stacklevel=2
+                f"The run is over, and {self.budget.name} still counts all that it planned: {error}", stacklevel=2
             )
 
     def statement(self) -> dict[str, Any]:
         """What the certificate states."""
-        return statement(self.budget.state(), self.budget.path.name, self.run)
+        return statement(self.budget.state(), self.budget.name, self.run)
 
 
 def event_of(spec: RunSpec, plan: Plan) -> Event:
@@ -119,14 +119,13 @@ def check_events(
     config: TrainConfig, events: Sequence[Event], what_fits: Callable[[Snapshot], str] | None = None
 ) -> None:
     """Refuse ``events`` that do not all fit into the budget now. Reserves nothing."""
-    budget = _named(config)
-    state = budget.state()
+    state, path = budget_of(config).state(), Path(str(config.budget))
     for event in events:
-        refuse_other(state.terms, event, config.unit, budget.path)
+        refuse_other(state.terms, event, config.unit, path)
     if state.terms.kind == PLANNED:
         return  # these are reserved already, or will be refused when they begin
     try:
-        refuse_beyond(state, list(events), budget.path)
+        refuse_beyond(state, list(events), path)
     except BudgetExceeded as error:
         raise _with_advice(error, state, what_fits) from None
 
@@ -137,7 +136,8 @@ def command_of(config: TrainConfig) -> str:
     return "".join(each if each.isprintable() else "?" for each in found)
 
 
-def _named(config: TrainConfig) -> BudgetFile:
+def budget_of(config: TrainConfig) -> DataBudget:
+    """The budget that ``config`` names. Only here it is known to be a file."""
     assert config.budget is not None
     return BudgetFile(Path(config.budget))
 
