@@ -293,6 +293,24 @@ def test_units_in_training_and_test_data_are_refused():
     assert NOT_COMPARED in result.certificate["notes"]
 
 
+def test_an_id_is_its_text_in_every_file_and_type():
+    """Else a person who is trained on is not found in the test data, or is two units."""
+    large = 10**17
+    for ids in (
+        [7, large],
+        ["7", " 100000000000000000 "],
+        [7.0, 1e17],
+        ["7.0", f"{large}.00"],
+        [b"7", np.float64(1e17)],
+    ):
+        assert codes_of(np.array(ids, dtype=object), "who")[1] == {"7": 0, str(large): 1}
+    assert codes_of(np.array([large, 7]), "who")[1] == {str(large): 0, "7": 1}
+    assert codes_of(np.array([7, "7", 7.0, "7.5", "007", "1.0.0", "a.0", ".0"], dtype=object), "who")[0].tolist() == [
+        *(0, 0, 0),
+        *(1, 2, 3, 4, 5),
+    ]
+
+
 def test_a_record_of_several_lengths_has_no_units():
     padded = adadp.Padded([(torch.ones(3), torch.tensor([1]))] * 4, lengths=(4, 8))
     with pytest.raises(InputError, match="together with records of several lengths"):

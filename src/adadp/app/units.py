@@ -26,10 +26,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -50,6 +51,9 @@ NOT_COMPARED = "Whether units of the test data are in the training data too was 
 
 UNNAMED = "python"
 """What stands for the column in a configuration, where ids were passed as an array."""
+
+Codes: TypeAlias = tuple[Tensor, dict[str, int]]
+"""The unit of each row by number, and the number of each id. Sensitive."""
 
 _WIDER = 4
 """One public length over the one before it: at most so many times the rows that a unit has are computed."""
@@ -191,11 +195,8 @@ def _by_unit(codes: Tensor, units: int) -> tuple[Tensor, Tensor, Tensor]:
     return order, counts.cumsum(0) - counts, counts
 
 
-def codes_of(ids: Any, name: str) -> tuple[Tensor, dict[Any, int]]:
-    """A number for each of ``ids``, by row, and the number of each id; ``name`` is that of the column, or ``UNNAMED``.
-
-    A missing id (None, NaN, empty text) is an error that names the column alone.
-    """
+def codes_of(ids: Any, name: str) -> Codes:
+    """A number for each of ``ids``, by row, and the number of each id; ``name``: that of the column, or ``UNNAMED``."""
     ids = ids.detach().cpu().numpy() if isinstance(ids, Tensor) else ids
     values = np.asarray(ids.to_numpy() if hasattr(ids, "to_numpy") else ids)
     if values.ndim != 1:
@@ -204,23 +205,32 @@ def codes_of(ids: Any, name: str) -> tuple[Tensor, dict[Any, int]]:
             why="It must hold one id for each row.",
             fix="Pass a column or a flat list of ids.",
         )
+    known: dict[str, int] = {}
     if values.dtype.kind in "iub":
         uniques, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-        place = np.argsort(np.argsort(first))
-        return torch.from_numpy(place[inverse]), dict(zip(uniques.tolist(), place.tolist(), strict=True))
-    listed = [each.strip() if isinstance(each, str) else each for each in values.tolist()]
-    if any(map(_missing, listed)):
+        order = np.argsort(first)
+        return torch.from_numpy(numbered(uniques[order].tolist(), known, name)[np.argsort(order)][inverse]), known
+    return torch.from_numpy(numbered(values.tolist(), known, name)), known
+
+
+def numbered(ids: Sequence[Any], known: dict[str, int], name: str) -> NDArray[np.int64]:
+    """The numbers of ``ids`` among those that are ``known``, to which new ones are added.
+
+    An id is its text: ``7``, ``7.0`` and ``" 7"`` are one id in every file and type, so that one person is one unit,
+    and is found in the test data. A missing id (None, NaN, empty text) is an error that names the column alone.
+    """
+    try:
+        texts = {each: _text(each) for each in dict.fromkeys(ids)}
+    except TypeError:
+        raise InputError(f"{_called(name)} holds values that are no ids.", fix="Pass numbers or texts.") from None
+    if not all(texts.values()):
         raise InputError(
             f"{_called(name)} has missing ids.",
             why="A row without an id cannot be protected together with the other rows of its unit.",
             fix="Leave such rows out, or give each an id: one of its own if it belongs to nobody else.",
         )
-    known: dict[Any, int] = {}
-    try:
-        codes = [known.setdefault(each, len(known)) for each in listed]
-    except TypeError:
-        raise InputError(f"{_called(name)} holds values that are no ids.", fix="Pass numbers or texts.") from None
-    return torch.tensor(codes, dtype=torch.long), known
+    numbers = {each: known.setdefault(text, len(known)) for each, text in texts.items()}
+    return np.fromiter(map(numbers.__getitem__, ids), np.int64, len(ids))
 
 
 def _called(name: str) -> str:
@@ -228,11 +238,15 @@ def _called(name: str) -> str:
     return "The argument `units`" if name == UNNAMED else f"The column {name!r}"
 
 
-def _missing(value: Any) -> bool:
-    """Whether ``value`` is None, NaN, empty, or what pandas has for these."""
+def _text(value: Any) -> str:
+    """``value`` as the text of an id; empty for None, NaN, and what pandas has for these."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return (isinstance(value, str) and not value) or (isinstance(value, float) and math.isnan(value))
+        return ""
+    if isinstance(value, float):
+        return "" if math.isnan(value) else str(int(value)) if value.is_integer() else str(value)
+    text = (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)).strip()
+    whole, point, rest = text.partition(".")
+    return whole if point and rest.strip("0") == "" and whole.removeprefix("-").isdecimal() else text
 
 
 def refuse_shared(train: Mapping[Any, int], public: Mapping[Any, int], name: str, called: str = "test") -> None:

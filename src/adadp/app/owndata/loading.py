@@ -47,7 +47,7 @@ from adadp.app.owndata.mistakes import Mistakes
 from adadp.app.owndata.schema import Schema, load_schema, parse_schema
 from adadp.app.owndata.tabular import TableEncoder
 from adadp.app.targets import Target
-from adadp.app.units import NOT_COMPARED, codes_of, record_of, refuse_shared
+from adadp.app.units import NOT_COMPARED, Codes, codes_of, record_of, refuse_shared
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 
@@ -171,8 +171,8 @@ def _load_table(path: FilePath, test_path: FilePath | None, schema: Schema) -> O
     )
     train = encoder.stored(path)
     test = encoder.read_labelled(test_path) if test_path is not None else None
-    ids = encoder.unit_ids(path)
-    units, notes = _units(path, schema.unit, ids, None if test_path is None else encoder.unit_ids(test_path), test)
+    codes = encoder.unit_codes(path)
+    units, notes = _units(path, schema.unit, codes, None if test_path is None else encoder.unit_codes(test_path), test)
     learned = [f"The classes are declared: {', '.join(classes)}."] if classes else []
     learned += [f"The target {each.name}: {each.describe()}, as declared." for each in schema.targets]
     columns = (f"Column {name}: {column.describe()}, as declared." for name, column in schema.columns)
@@ -203,7 +203,10 @@ def _load_arrays(path: FilePath, test_path: FilePath | None, schema: Schema, bou
     test_ids = arrays.get(unit_test)
     if unit is not None and test_path is not None:
         test_ids = read_arrays(test_path, (), (unit,)).get(unit)
-    units, notes = _units(path, unit, None if unit is None else arrays.get(unit), test_ids, test)
+    codes, test_codes = (
+        None if unit is None or ids is None else codes_of(ids, unit) for ids in (arrays.get(unit or ""), test_ids)
+    )
+    units, notes = _units(path, unit, codes, test_codes, test)
     return OwnData(
         train=encoder.labelled(path, arrays),
         test=test,
@@ -256,24 +259,24 @@ def _with_unit(schema: Schema, unit: str | None) -> Schema:
 
 
 def _units(
-    path: FilePath, unit: str | None, ids: Any, test_ids: Any, test: Records | None
+    path: FilePath, unit: str | None, codes: Codes | None, test_codes: Codes | None, test: Records | None
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """The unit of each row, and what must be said about those of the test data."""
     if unit is None:
         return None, ()
-    if ids is None:
+    if codes is None:
         raise InputError(
             f"{path} has no column {unit!r}, which `unit` names.",
             why="It says which rows belong together.",
             fix="Name the column that holds the ids.",
         )
-    codes, known = codes_of(ids, unit)
+    numbers, known = codes
     if test is None:
-        return codes, ()
-    if test_ids is None:
-        return codes, (NOT_COMPARED,)
-    refuse_shared(known, codes_of(test_ids, unit)[1], unit)
-    return codes, ()
+        return numbers, ()
+    if test_codes is None:
+        return numbers, (NOT_COMPARED,)
+    refuse_shared(known, test_codes[1], unit)
+    return numbers, ()
 
 
 def _table_schema(path: FilePath, target: str | None, file: Path | None) -> Schema:

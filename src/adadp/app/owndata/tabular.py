@@ -35,9 +35,10 @@ from adadp.app.owndata.base import Encoder, Path
 from adadp.app.owndata.columns import BadCell, Category, Column, Ignored, Number, class_numbers
 from adadp.app.owndata.mistakes import Mistakes
 from adadp.app.owndata.spool import Spool
-from adadp.app.owndata.tables import Cells, Table, open_table
+from adadp.app.owndata.tables import Cells, Table, distinct, open_table
 from adadp.app.stored import Arrays
 from adadp.app.targets import Target
+from adadp.app.units import Codes, numbered
 from adadp.errors import InputError
 from adadp.records import Stored, in_memory
 
@@ -111,12 +112,20 @@ class TableEncoder(Encoder):
         values, labels = in_memory(self.stored(path))
         return values, labels
 
-    def unit_ids(self, path: Path | Table) -> list[str] | None:
-        """The id in each row of ``path``; None where it has no column of ids."""
+    def unit_codes(self, path: Path | Table) -> Codes | None:
+        """The unit of each row of ``path`` by number, and the number of each id; None where it has no column of ids."""
         table = open_table(path, self.delimiter)
         if self.unit is None or self.unit not in table.header:
             return None
-        return [cell for chunk in table.chunks([self.unit]) for cell in chunk[0]]
+        known: dict[str, int] = {}
+        parts = [np.empty(0, np.int64)]
+        for (cells,) in table.chunks([self.unit]):
+            texts, where = distinct(cells)
+            used = np.unique(where)  # a text that no row has may stand for an empty cell
+            numbers = np.zeros(len(texts), np.int64)
+            numbers[used] = numbered([texts[each] for each in used], known, self.unit)
+            parts.append(numbers[where])
+        return torch.from_numpy(np.concatenate(parts)), known
 
     def stored(self, path: Path | Table) -> tuple[Tensor | Stored, Tensor | Stored]:
         """The records and labels of ``path``, on disk where they would take much memory."""
