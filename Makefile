@@ -28,6 +28,7 @@ endif
 
 run: setup
 	$(BIN)/adadp train --data cancer --epsilon 2 --delta 1e-4 --out runs/cancer-$$(date +%Y%m%d-%H%M%S)
+	@echo "To use adadp in this terminal: source $(BIN)/activate"
 
 # The report is tested in a real browser. Where it cannot be installed those tests are skipped, and say so.
 browser:
