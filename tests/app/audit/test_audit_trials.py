@@ -24,8 +24,9 @@ pytestmark = pytest.mark.slow
 QUANTILE = "quantile:initial=0.5,quantile=0.5,lr=0.2,count_noise=10,floor=0.01,ceiling=100"
 
 
-def planned(*, noise=2.0, steps=5, records=20, batch_size=10, clip_norm=1.0) -> Plan:
-    return Plan.of_noise(noise=noise, steps=steps, records=records, batch_size=batch_size, clip_norm=clip_norm)
+def planned(*, noise=2.0, steps=5, records=20, batch_size=10, clip_norm=1.0, **more) -> Plan:
+    shape = {"steps": steps, "records": records, "batch_size": batch_size, "clip_norm": clip_norm}
+    return Plan.of_noise(noise=noise, **shape, **more)
 
 
 class Weights(Canary):
@@ -127,7 +128,7 @@ def test_the_likelihood_is_that_of_the_sampled_gaussian():
     q, c, s = 0.25, 0.5, 0.35
     wanted = 0.0
     for release in experiment.views[0].releases:
-        x = float(release.released["weight"][0, 0])
+        x = float(release.released["layers.0.weight"][0, 0])
         wanted += math.log((1 - q) * norm.pdf(x, 0, s) + q * norm.pdf(x, c, s)) - math.log(norm.pdf(x, 0, s))
     assert found.scores_with[0][0] == pytest.approx(wanted, rel=1e-3)
 
@@ -136,7 +137,7 @@ def test_of_a_method_that_is_not_private_only_the_gradient_is_seen():
     experiment = Shown()
     found = run_trials(experiment, Subject(planned(), parse_method("adadp-published")), 2)
     assert not experiment.views[0].releases
-    seen = sum(float(each["weight"][0, 0]) for each in experiment.views[0].gradients)
+    seen = sum(float(each["layers.0.weight"][0, 0]) for each in experiment.views[0].gradients)
     assert found.scores_with[0][0] == pytest.approx(seen)
 
 
@@ -151,9 +152,10 @@ def test_only_the_canary_moves_the_weights_of_its_flag():
 
 
 def test_the_canary_is_the_last_of_the_records_and_the_only_one_with_a_flag():
-    features, labels = Canary().records(50)
+    features, labels, weights = Canary().records(50)
     assert features.shape == (50, 10)
     assert labels.shape == (50,)
+    assert weights.eq(1).all()
     assert not features[:-1, -1].any()
     assert features[-1, -1] > 0
 
@@ -162,8 +164,7 @@ def test_the_canary_is_clipped_at_the_start():
     """Nearly all of its gradient is in the flag's weights, and there is more of it than the bound lets through."""
     experiment = Canary()
     model = experiment.model()
-    features, labels = experiment.records(3)
-    loss = experiment.loss(model, features[-1:], labels[-1:]).sum()
+    loss = experiment.loss(model, *(part[-1:] for part in experiment.records(3))).sum()
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     length = torch.cat([each.flatten() for each in gradients]).norm()
     assert length > 1
@@ -175,7 +176,7 @@ def test_mnist_is_pooled_to_49_pixels(monkeypatch):
         train = (torch.rand(30, 1, 28, 28), torch.arange(30) % 10)
 
     monkeypatch.setattr("adadp.app.zoo.load", lambda name, source_dir: Loaded)
-    features, _ = Canary("mnist").records(20)
+    features, _, _ = Canary("mnist").records(20)
     assert features.shape == (20, 50)
     assert features[3, 8] == pytest.approx(Loaded.train[0][3, 0, 4:8, 4:8].mean().item(), rel=1e-5)
     assert run_trials(Canary("mnist"), Subject(planned()), 2).scores_with.shape == (2, 3)
@@ -190,7 +191,8 @@ def test_progress_is_told():
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
-        (lambda: Subject(Plan.of_noise(noise=1, steps=2, records=20, batch_size=10, sampling="fixed")), "Poisson"),
+        (lambda: Subject(planned(sampling="reshuffle", neighbours="add-remove")), "add-remove"),
+        (lambda: Subject(planned().for_choices(0.1)), "chosen on the way"),
         (lambda: run_trials(Dirac(), Subject(planned()), 1), "trials"),
         (lambda: run_trials(Dirac(), Subject(planned()), 2, seed=2**31), "seed"),
         (lambda: Dirac(1), "coordinates"),

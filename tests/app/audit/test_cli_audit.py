@@ -13,7 +13,7 @@ from adadp.app.cli.audit import audit
 pytestmark = pytest.mark.slow
 
 
-SMALL = "--trials 60 --records 40 --batch-size 20 --steps 6"
+SMALL = "--trials 40 --records 40 --batch-size 20 --steps 4"
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,18 @@ def test_json_is_one_object(commands):
 def test_a_clip_rule_can_be_named(commands):
     result = run(
         commands,
-        "dpsgd --trials 2 --steps 1 --noise-multiplier 1 --attack dirac --clip-norm automatic:0.5,gamma=0.01 --json",
+        "dpsgd --trials 2 --steps 1 --noise-multiplier 1 --attack dirac --clip-rule automatic:0.5,gamma=0.01 --json",
     )
     assert json.loads(result.stdout)["plan"]["clip_norm"] == "automatic:0.5,gamma=0.01"
+
+
+def test_other_kinds_of_runs_can_be_named(commands):
+    line = "dpsgd --trials 2 --steps 2 --records 12 --batch-size 6 --noise-multiplier 1 --attack loss"
+    plan = json.loads(run(commands, f"{line} --sampling reshuffle --neighbours zero-out --json").stdout)["plan"]
+    assert (plan["sampling"], plan["neighbours"]) == ("reshuffle", "zero-out")
+    shown = run(commands, f"{line} --best-of 2 --rows 2")
+    assert "(rdp)" in shown.stdout
+    assert "features: epsilon at least" in run(commands, "pca:dim=2 --trials 2 --delta 0.1").stdout
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def test_a_clip_rule_can_be_named(commands):
         "dpsgd --noise-multiplier 1 --epsilon 1",
         "dpsgd --noise-multiplier 0",
         "dpsgd --records 5000",
-        "dpsgd --clip-norm round",
+        "dpsgd --clip-rule round",
     ],
 )
 def test_mistakes_are_told_without_a_traceback(commands, line):

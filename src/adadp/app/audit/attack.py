@@ -8,22 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from adadp import checks
-from adadp.accounting import Answer, accountant
-from adadp.app.accounting.plans import plan_for
-from adadp.app.audit.canary import Canary
+from adadp.accounting import Answer
+from adadp.app.audit.canary import Canary, FinalLoss
 from adadp.app.audit.dirac import Dirac
 from adadp.app.audit.epsilon_bounds import LowerBound, lower_bound
-from adadp.app.audit.trials import Experiment, MakeOptimizer, Subject, Trials, Watch, optimizer_by_name, run_trials
-from adadp.app.texts.clip_rules import clip_rule
+from adadp.app.audit.released import Released
+from adadp.app.audit.subjects import claim_of, subject_of
+from adadp.app.audit.trials import Experiment, Subject, Trials, Watch, run_trials
+from adadp.app.features import STAGES, ReleasedStage, parse_features
 from adadp.app.texts.methods import parse_method
 from adadp.errors import InputError
+from adadp.events import Neighbours
 from adadp.methods import Method
 from adadp.plan import Plan
 
-ATTACKS = ("canary", "dirac")
-"""By name; ``both`` is all of them."""
+ATTACKS = ("canary", "dirac", "loss")
+"""By name; ``both`` are the first two, ``all`` is all of them."""
 
-_RATE = 0.05
+_LAYERS = 4
+"""Layers of the strongest record where the clip rule has a bound for each."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Audit:
     not_private: str | None
     """Why the claim is no guarantee; None for a method that has one."""
     claimed: Answer
-    """By the PLD accountant, from what the first run charged to its ledger."""
+    """From what the first run charged to its ledger; ``subjects`` says by which accountant."""
     plan: Plan
     confidence: float
     attacks: tuple[Attack, ...]
@@ -113,7 +116,7 @@ class Audit:
 
 
 def audit_method(
-    method: str | Method = "dpsgd",
+    method: str | Method | ReleasedStage = "dpsgd",
     *,
     attack: str = "both",
     trials: int = 1000,
@@ -123,7 +126,12 @@ def audit_method(
     steps: int = 25,
     records: int = 100,
     batch_size: int = 50,
-    clip_norm: str | float = 1.0,
+    clip_norm: float | None = None,
+    clip_rule: str = "flat",
+    sampling: str = "poisson",
+    neighbours: str | None = None,
+    best_of: float | None = None,
+    rows: int = 1,
     optimizer: str | None = None,
     lr: float | None = None,
     data: str = "cancer",
@@ -134,7 +142,9 @@ def audit_method(
 ) -> Audit:
     """Attack ``method`` with ``trials`` runs with, and as many without, a record made to be found.
 
-    Give ``epsilon`` (1 if neither is given), from which the noise follows, or ``noise_multiplier``. Optimizer and
+    ``method`` may be a released feature stage too: then its release is attacked. Give ``epsilon`` (1 if neither is
+    given), from which the noise follows, or ``noise_multiplier``. ``best_of`` is the mean of a Poisson number of runs,
+    of which the best is seen; ``rows`` how many rows the person has who is looked for. Optimizer and
     learning rate are those of the method's paper, or else sgd with a small rate, which keeps the network near its known
     start. With several attacks the error 1 - ``confidence`` is split evenly among them, so that one false alarm
     among all of them is as rare as stated.
@@ -146,17 +156,25 @@ def audit_method(
     records beyond the data set        ``InputError``
     =================================  ===============================================================================
     """
-    known = parse_method(method) if isinstance(method, str) else method
-    if known.choice is not None:
-        raise InputError(
-            f"The method {known} cannot be attacked here.",
-            why="It chooses its noise during the run, and the attacks need noise that is planned.",
-            fix="Attack dpsgd, whose gradients it releases.",
-        )
-    rule = clip_rule(clip_norm) if isinstance(clip_norm, str) else clip_norm
-    plan = _plan(epsilon, noise_multiplier, delta, records=records, batch_size=batch_size, steps=steps, clip_norm=rule)
-    subject = Subject(plan, known, optimizer=_optimizer(known, optimizer, lr))
-    experiments = _experiments(attack, data, source_dir)
+    known = _parsed(method) if isinstance(method, str) else method
+    subject = subject_of(
+        known,
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        delta=delta,
+        clip_norm=clip_norm,
+        clip_rule_name=clip_rule,
+        optimizer=optimizer,
+        lr=lr,
+        best_of=best_of,
+        rows=rows,
+        records=records,
+        batch_size=batch_size,
+        steps=steps,
+        sampling=sampling,
+        neighbours=None if neighbours is None else Neighbours.parse(neighbours),
+    )
+    experiments = _experiments(attack, subject, data, source_dir)
     share = 1 - (1 - checks.probability("confidence", confidence)) / len(experiments)
     done = []
     for number, experiment in enumerate(experiments):
@@ -168,36 +186,39 @@ def audit_method(
         runs = run_trials(experiment, subject, trials, seed=seed, watch=told)
         bound = lower_bound(runs.scores_with, runs.scores_without, delta, share)
         done.append(Attack(experiment.name, experiment.score_names, bound, runs))
-    claimed = accountant("pld").epsilon(done[0].trials.charged, delta)
-    return Audit(str(known), known.not_private, claimed, plan, confidence, tuple(done))
+    claimed = claim_of(subject, done[0].trials.charged, delta)
+    not_private = None if isinstance(known, ReleasedStage) else known.not_private
+    return Audit(str(known), not_private, claimed, subject.plan, confidence, tuple(done))
 
 
-def _experiments(attack: str, data: str, source_dir: str | None) -> list[Experiment]:
-    if attack not in (*ATTACKS, "both"):
-        raise InputError(f"Unknown attack {attack!r}.", fix=f"Use one of: {', '.join(ATTACKS)}, both.")
-    wanted = ATTACKS if attack == "both" else (attack,)
-    return [Canary(data, source_dir) if name == "canary" else Dirac() for name in wanted]
-
-
-def _plan(epsilon: float | None, noise_multiplier: float | None, delta: float, **shape: Any) -> Plan:
-    checks.delta(delta)
-    if noise_multiplier is None:
-        return plan_for(epsilon=1.0 if epsilon is None else epsilon, delta=delta, **shape)
-    if epsilon is not None:
+def _parsed(text: str) -> Method | ReleasedStage:
+    """The method, or the released feature stage, that ``text`` names."""
+    if text.partition(":")[0] not in STAGES:
+        return parse_method(text)
+    (stage,) = parse_features(text)
+    if not isinstance(stage, ReleasedStage):
         raise InputError(
-            "Both `epsilon` and `noise_multiplier` were given.", why="One follows from the other.", fix="Give one."
+            f"The feature stage {text} is not released from the records.",
+            why="It is known before the data is, so there is nothing to attack.",
+            fix="Name a method, or a stage such as pca:dim=4 or standardise.",
         )
-    return Plan.of_noise(
-        noise=checks.positive("noise_multiplier", noise_multiplier, why="Without noise nothing is claimed."), **shape
-    )
+    return stage
 
 
-def _optimizer(method: Method, name: str | None, lr: float | None) -> MakeOptimizer:
-    """The optimizer as given; what is not given as the method's paper has it."""
-    usual = method.defaults
-    if lr is None:
-        lr = usual.lr if usual.lr is not None and name in (None, usual.optimizer) else _RATE
-    return optimizer_by_name(name or usual.optimizer or "sgd", lr)
+def _experiments(attack: str, subject: Subject, data: str, source_dir: str | None) -> list[Experiment]:
+    if attack not in (*ATTACKS, "both", "all"):
+        raise InputError(f"Unknown attack {attack!r}.", fix=f"Use one of: {', '.join(ATTACKS)}, both, all.")
+    if subject.stages:
+        (stage,) = subject.stages
+        assert isinstance(stage, ReleasedStage)
+        return [Released(stage, subject.plan.sampler.neighbours)]
+    layered = len(subject.plan.clip_rule.groups(("0.weight", "1.weight"))) > 1
+    made = {
+        "canary": lambda: Canary(data, source_dir),
+        "dirac": lambda: Dirac(layers=_LAYERS if layered else 1),
+        "loss": lambda: FinalLoss(data, source_dir),
+    }
+    return [made[name]() for name in {"both": ATTACKS[:2], "all": ATTACKS}.get(attack, (attack,))]
 
 
 def _scores(attack: Attack) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 The network is small, its start is known, the other records are public ones. Their value of the feature (a flag) is 0,
 so they have no gradient in the flag's weights at any time: whatever moves these weights is the canary or noise.
+
+    replace-one neighbours      the other record has the flag with the opposite sign
+    zero-out neighbours         each record has a weight in the loss, which is 0 for the one without a gradient
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ class Canary(Experiment):
         object.__setattr__(self, "_table", _public_records(self.data, self.source_dir))
         model = self.model()
         parameter = dict(model.named_parameters())[_WEIGHT]
-        (gradient,) = torch.autograd.grad(self.loss(model, *_canary(self._table[0].shape[1])).sum(), parameter)
+        (gradient,) = torch.autograd.grad(cross_entropy(model, *_canary(self._table[0].shape[1])).sum(), parameter)
         object.__setattr__(self, "_direction", -F.normalize(gradient[:, -1], dim=0))
 
     def records(self, count: int) -> tuple[Tensor, ...]:
@@ -60,7 +63,13 @@ class Canary(Experiment):
             )
         canary, label = _canary(features.shape[1])
         flagged = torch.cat([features[:others], torch.zeros(others, 1)], dim=1)
-        return torch.cat([flagged, canary]), torch.cat([labels[:others], label])
+        return torch.cat([flagged, canary]), torch.cat([labels[:others], label]), torch.ones(count)
+
+    def blank(self, record: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return record[0], record[1], torch.zeros_like(record[2])
+
+    def other(self, record: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return -record[0], record[1], record[2]
 
     def model(self) -> nn.Module:
         """The flag's weights start at zero, so that the hidden units are not saturated by its size."""
@@ -74,12 +83,25 @@ class Canary(Experiment):
         return model
 
     def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
-        return cross_entropy(model, *batch)
+        features, labels, weights = batch
+        return cross_entropy(model, features, labels) * weights
 
     def scores(self, view: View) -> tuple[float, ...]:
         weights = dict(view.model.named_parameters())[_WEIGHT].detach()[:, -1]
         silent = sum(not each[_WEIGHT][:, -1].any() for each in view.gradients)
         return float(weights.norm()), float(weights @ self._direction), float(silent)
+
+
+@dataclass(frozen=True)
+class FinalLoss(Canary):
+    """The same record, of which the attacker sees the ``loss`` of the final model alone: black-box."""
+
+    name = "loss"
+    score_names = ("loss",)
+
+    def scores(self, view: View) -> tuple[float, ...]:
+        with torch.no_grad():
+            return (float(cross_entropy(view.model, *_canary(self._table[0].shape[1]))),)
 
 
 def _canary(features: int) -> tuple[Tensor, Tensor]:

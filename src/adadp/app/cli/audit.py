@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 @click.option("--trials", type=int, default=1000, show_default=True, help="Runs with the record, and as many without.")
 @click.option(
     "--attack",
-    type=click.Choice(["canary", "dirac", "both"]),
+    type=click.Choice(["canary", "dirac", "loss", "both", "all"]),
     default="both",
     show_default=True,
-    help="canary: a flag of its own in real data, seen in the weights. dirac: the strongest record, seen step by step.",
+    help="canary: a flag of its own in real data, seen in the weights. dirac: the strongest record, seen step by step. "
+    "loss: the canary, seen in the loss of the final model. both: canary and dirac.",
 )
 @click.option("--epsilon", type=float, help="What the attacked run claims; the noise follows.  [default: 1]")
 @click.option("--noise-multiplier", type=float, help="Noise multiplier instead; the claim follows.")
@@ -36,7 +37,12 @@ if TYPE_CHECKING:
 @click.option("--steps", type=int, default=25, show_default=True, help="Steps of each run.")
 @click.option("--records", type=int, default=100, show_default=True, help="Records, the one looked for included.")
 @click.option("--batch-size", "batch_size", type=int, default=50, show_default=True, help="Expected records per step.")
-@click.option("--clip-norm", default="1", show_default=True, help="l2 bound of a record's gradient, or a clip rule.")
+@click.option("--clip-norm", type=float, help="l2 bound of a record's gradient.  [default: 1]")
+@click.option("--clip-rule", default="flat", show_default=True, help="Name of a clip rule, or a rule in full text.")
+@click.option("--sampling", default="poisson", show_default=True, help="How batches are drawn, as in adadp train.")
+@click.option("--neighbours", help="add-remove, replace-one or zero-out.  [default: by sampling]")
+@click.option("--best-of", type=float, help="Attack the best of a Poisson number of runs with this mean, as in tune.")
+@click.option("--rows", type=int, default=1, show_default=True, help="Rows of the person who is looked for.")
 @click.option("--optimizer", type=click.Choice(["sgd", "adam", "rms"]), help="[default: by method]")
 @click.option("--lr", type=float, help="Learning rate.  [default: 0.05]")
 @click.option(
@@ -47,11 +53,11 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same runs.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for audit.json and audit.png.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-def audit(method: str, clip_norm: str, out: str | None, as_json: bool, **options: Any) -> None:
+def audit(method: str, out: str | None, as_json: bool, **options: Any) -> None:
     """Prove by attack how much a training method leaks. Exit code 1 if that is more than it claims.
 
     METHOD is that of adadp train: dpsgd, adadp, adal, adadp-published:clip=batch, ... Methods that are not private may
-    be attacked too; all data is public.
+    be attacked too; all data is public. Or it is a released feature stage, such as standardise or pca:dim=4.
 
     \b
     adadp audit dpsgd --epsilon 4 --batch-size 100 --steps 4
@@ -61,7 +67,7 @@ def audit(method: str, clip_norm: str, out: str | None, as_json: bool, **options
     from adadp.app.audit import audit_method
 
     with _bar(quiet=as_json) as watch:
-        found = audit_method(method, clip_norm=_clip(clip_norm), watch=watch, **options)
+        found = audit_method(method, watch=watch, **options)
     written = () if out is None else found.write(out)
     if as_json:
         click.echo(json.dumps(found.summary(), allow_nan=False))
@@ -72,20 +78,14 @@ def audit(method: str, clip_norm: str, out: str | None, as_json: bool, **options
     sys.exit(1 if found.refuted else 0)
 
 
-def _clip(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 def _show(found: Audit) -> None:
     plan = found.plan.describe()
     click.echo(
         f"{found.method}: noise {plan['noise']}, q = {plan['sampling_probability']:g}, {plan['steps']} steps, "
         f"clip {plan['clip_norm']}, {plan['neighbours']} neighbours"
     )
-    click.echo(f"{'claimed' if found.not_private else 'certified'} epsilon {found.claimed.epsilon:.4f} (pld)")
+    word = "claimed" if found.not_private else "certified"
+    click.echo(f"{word} epsilon {found.claimed.epsilon:.4f} ({found.claimed.accountant})")
     for each in found.attacks:
         bound = each.bound
         click.echo(

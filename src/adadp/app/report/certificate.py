@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from adadp import __version__
-from adadp.app.audit.one_run import statement as audit
 from adadp.app.config import OWN_LOOP, TrainConfig
 from adadp.app.features import statement
+from adadp.app.one_run import statement as audit
 from adadp.app.runs.tensors import tensors_digest
 from adadp.app.spec import RunSpec
 from adadp.app.specification import specification

@@ -1,4 +1,4 @@
-"""Canaries in a real run: public random records, each trained on if a fair coin says so, for ``app/audit/one_run.py``.
+"""Canaries in a real run: public random records, each trained on if a fair coin says so, for ``app/one_run.py``.
 
 Why they cost nothing. A canary is made of a fixed seed, and its coin is drawn apart from the data. For every outcome of
 the coins, a run with canaries is the planned run on the data and some public records beside it. Neighbouring data sets
@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adadp.app.audit.one_run import FEWEST
 from adadp.app.config import TrainConfig
 from adadp.app.losses import Loss
+from adadp.app.one_run import FEWEST
 from adadp.app.runs import RunFolder
 from adadp.app.train.run import Run
 from adadp.app.units import Units

@@ -19,9 +19,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from adadp.app.audit.one_run import statement as audit
 from adadp.app.config import OWN_LOOP
 from adadp.app.loop import loop_spec
+from adadp.app.one_run import statement as audit
 from adadp.app.report.certificate import plan_statement, stated_plan, statements
 from adadp.app.report.html import render, run_page
 from adadp.app.runs import RunFolder

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from adadp.app.audit.one_run import fallen, rates
+from adadp.app.one_run import fallen, rates
 from adadp.app.report.html.formatting import number, whole
 from adadp.app.report.html.page import Axis, Chart, Figure, Section, Series, Words
 from adadp.app.runs import RunFolder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from adadp.app.audit.one_run import SHARES, chance, one_run_bound, rates, refuted_up_to
+from adadp.app.one_run import SHARES, chance, one_run_bound, rates, refuted_up_to
 from adadp.errors import InputError
 
 pytestmark = pytest.mark.fast
