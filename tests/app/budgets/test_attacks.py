@@ -107,6 +107,13 @@ def test_a_budget_that_was_moved_leaves_its_place_to_another(made, tmp_path, not
     assert made.state().runs == ()
 
 
+def test_a_place_that_a_budget_left_may_become_anything(made, tmp_path):
+    made.reserve(RUN, command="one")
+    moved = BudgetFile(made.path.rename(tmp_path / "archive"))
+    made.path.mkdir()
+    assert len(moved.state().runs) == 1
+
+
 def test_a_reservation_whose_note_cannot_be_written_counts(made, monkeypatch):
     whole = store.force
 

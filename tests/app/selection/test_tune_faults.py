@@ -21,7 +21,7 @@ from adadp.app.selection import planned, publishing, resume, searching, tune
 from adadp.app.selection.score import right_answers
 from adadp.app.selection.search_state import SecretFolder
 from adadp.app.selection.searching import begin
-from adadp.errors import InputError, Interrupted, LedgerCorrupt, RunError
+from adadp.errors import InputError, Interrupted, LedgerBusy, LedgerCorrupt, RunError
 from adadp.ledger import read_ledger
 from adadp.noise import GaussianMechanism
 
@@ -41,6 +41,22 @@ def test_a_secure_search(search, material, tmp_path):
     assert 0.97 * 3.0 < result.epsilon <= 3.0
     assert result.certificate["randomness"].startswith("secure")
     assert RunFolder.open(result.out).config.seed is None
+
+
+def test_a_copy_of_a_search_does_not_go_on_beside_it(search, material, tmp_path, monkeypatch):
+    """Both would publish, on one charge."""
+    whole, refused = searching.publish, []
+
+    def publishes(*given, **more):
+        copy = shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        with pytest.raises(LedgerBusy, match="going on in another folder") as told:
+            resume(copy)
+        refused.append(told)
+        return whole(*given, **more)
+
+    monkeypatch.setattr(searching, "publish", publishes)
+    begin(seeded(search, None), material, str(tmp_path / "run"))
+    assert len(refused) == 1
 
 
 # What is found out ------------------------------------------------------------------------------------------------

@@ -285,9 +285,11 @@ def test_all_runs_of_a_comparison_are_counted_or_none_begins(table, tmp_path, mo
     base = own(table, test_data=f"table:{table / 'test.csv'}", records=200, budget=str(budget.path))
     base |= {"delta": 1e-4, "batch_size": 200, "steps": 2, "threads": 1, "accountant": "zcdp"}
     made = spec("dpsgd", "adadp", base=base).replace(epsilons=(0.5,), seeds=(0,))
-    with pytest.raises(BudgetExceeded):
+    with pytest.raises(BudgetExceeded, match=r"The first \d+ of these 120 runs fit") as refused:
         compare(made.replace(seeds=tuple(range(60))), tmp_path / "out", workers=1)
     assert not (tmp_path / "out").exists()
+    fitting = int(str(refused.value).split("The first ")[1].split()[0])
+    assert 2 <= fitting < 120
     assert compare(made, tmp_path / "out", workers=1)["failed"] == []
     found = budget.state()
     assert [run.settled is not None for run in found.runs] == [True, True]

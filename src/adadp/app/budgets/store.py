@@ -277,7 +277,7 @@ def _has_id(path: Path, budget: str) -> bool:
             _check_form(connection, path)
             (text,) = connection.execute("SELECT entry FROM entries WHERE number = 1").fetchone() or ("",)
             return _decoded(text).body.get("id") == budget
-    except LedgerCorrupt:
+    except (InputError, LedgerCorrupt):  # no file, or none of a budget
         return False
 
 

@@ -21,8 +21,8 @@ import hashlib
 import os
 import re
 import zlib
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -64,21 +64,11 @@ class Anchor:
 
         A ledger without charges may be new here. ``moved``: the owner says that no other copy of the run went on.
         """
-        path = note_of(ledger.run)
         with ExitStack() as resources:
+            path = resources.enter_context(going_on(ledger.run, folder))
             try:
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                lock = FileLock(f"{path}.lock", thread_local=False)
-                lock.acquire(blocking=False)
-                resources.callback(lock.release)
                 file = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
                 resources.callback(os.close, file)
-            except Timeout as error:
-                raise LedgerBusy(
-                    f"The run in {folder} is going on in another folder.",
-                    why="This one is a copy of it. Two runs would release the same steps, each charged once.",
-                    fix="Wait until the other one has ended, and go on with that one.",
-                ) from error
             except OSError as error:
                 raise _cannot_note(path, error) from error
             anchor = cls(path, file, resources)
@@ -173,6 +163,28 @@ def note_of(run: str) -> Path:
             fix="Do not go on with a folder whose ledger was edited.",
         )
     return state_folder() / "runs" / run
+
+
+@contextmanager
+def going_on(run: str, folder: Path) -> Iterator[Path]:
+    """Where the notes on ``run`` in ``folder`` are; no copy of it goes on meanwhile on this machine."""
+    path = note_of(run)
+    lock = FileLock(f"{path}.lock", thread_local=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise LedgerBusy(
+            f"The run in {folder} is going on in another folder.",
+            why="This one is a copy of it. Two runs would release the same steps, each charged once.",
+            fix="Wait until the other one has ended, and go on with that one.",
+        ) from error
+    except OSError as error:
+        raise _cannot_note(path, error) from error
+    try:
+        yield path
+    finally:
+        lock.release()
 
 
 def _lines(ledger: Ledger) -> list[bytes]:

@@ -29,6 +29,7 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from adadp.app.accounting.repetitions import draw_count
 from adadp.app.config import TrainConfig
 from adadp.app.owndata import own_path
 from adadp.app.runs import RunFolder
+from adadp.app.runs.anchor import going_on
 from adadp.app.selection.candidates import relation_of
 from adadp.app.selection.disjoint import draw_choice, parts_of
 from adadp.app.selection.publishing import SearchResult, check_replaceable, publish, put_in_place
@@ -101,7 +103,7 @@ class Searching:
     def run(self) -> SearchResult:
         """Charge, make the runs that are left, and publish."""
         search, event = self.search, self.search.event()
-        with self._ledger(PlannedBudget(event)) as ledger:
+        with self._ledger(PlannedBudget(event)) as ledger, self._alone(ledger.run):
             if event not in ledger.charges:
                 ledger.charge(event)
             state, places = self.secret.read() or self._first()
@@ -125,6 +127,10 @@ class Searching:
         if counted is not None:
             counted.settle(self.folder.ledger_path)
         return result
+
+    def _alone(self, run: str) -> AbstractContextManager[object]:
+        """While the search goes on, no copy of its folder does. Nothing else is noted: how long it takes is secret."""
+        return nullcontext() if self._seed is not None else going_on(run, self.folder.path)
 
     def _counted(self, run: str) -> Counted | None:
         """The search in the budget of its data, if there is one: as a whole, with the id of its ledger."""

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,8 @@ def check_events(
     config: TrainConfig, events: Sequence[Event], what_fits: Callable[[Snapshot], str] | None = None
 ) -> None:
     """Refuse ``events`` that do not all fit into the budget now. Reserves nothing."""
+    if what_fits is None and len(events) > 1:
+        what_fits = partial(_how_many_fit, events=events)
     state, path = budget_of(config).state(), Path(str(config.budget))
     for event in events:
         refuse_other(state.terms, event, config.unit, path)
@@ -167,6 +170,14 @@ def _what_fits(state: Snapshot, spec: RunSpec, plan: Plan) -> str:
     except AccountingError:
         return f"{fitting}."
     return f"{fitting}: pass an `epsilon` of at most {_rounded(epsilon, math.floor, 2):g} at delta {delta:g}."
+
+
+def _how_many_fit(state: Snapshot, events: Sequence[Event]) -> str:
+    """How many of several runs fit, in their order."""
+    share, counted = state.terms.rule.share, list(state.counted())
+    fitting = sum(share([*counted, *events[: number + 1]]) <= 1 for number in range(len(events)))
+    which = f"The first {fitting} of these {len(events)} runs fit" if fitting else "Not even one run fits"
+    return f"{which}. Train with more noise, for fewer steps, or fewer of them."
 
 
 def _rounded(value: float, direction: Callable[[float], int], digits: int) -> float:
