@@ -84,8 +84,8 @@ def load_own(
             fix="Leave it out; for a table, write low and high into the schema.",
         )
     if kind == "table":
-        return _load_table(path, test_path, _with_unit(_table_schema(path, target, schema), unit))
-    declared = _with_unit((load_schema(schema) if schema is not None else Schema()).for_kind(kind), unit)
+        return _load_table(path, test_path, with_unit(_table_schema(path, target, schema), unit))
+    declared = with_unit((load_schema(schema) if schema is not None else Schema()).for_kind(kind), unit)
     if kind == "images":
         if declared.unit is not None:
             raise InputError(
@@ -248,7 +248,8 @@ def _load_images(path: FilePath, test_path: FilePath | None, schema: Schema) -> 
     )
 
 
-def _with_unit(schema: Schema, unit: str | None) -> Schema:
+def with_unit(schema: Schema, unit: str | None) -> Schema:
+    """``schema`` with the ``unit``; an error if it names another one."""
     if unit is not None and schema.unit not in (None, unit):
         raise InputError(
             f"`unit` is {unit!r}, and the schema says {schema.unit!r}.",
