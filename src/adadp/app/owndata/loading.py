@@ -47,7 +47,7 @@ from adadp.app.owndata.mistakes import Mistakes
 from adadp.app.owndata.schema import Schema, load_schema, parse_schema
 from adadp.app.owndata.tabular import TableEncoder
 from adadp.app.targets import Target
-from adadp.app.units import NOT_COMPARED, Codes, codes_of, record_of, refuse_shared
+from adadp.app.units import NOT_COMPARED, Codes, Units, codes_of, record_of, refuse_shared
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 
@@ -124,6 +124,8 @@ def check_table(
         )
         told = named is not None and (classes is not None or bool(declared.targets))
         encoder.check(path, mistakes, labelled=labelled and told)
+        if labelled and (codes := _units(path, encoder.unit, encoder.unit_codes(path), None, None)[0]) is not None:
+            Units(codes)
     mistakes.raise_any()
     return tuple((name, column.describe()) for name, column in declared.columns)
 
