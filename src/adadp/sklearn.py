@@ -24,6 +24,7 @@ import os
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from adadp.app.features.private_bounds import Bounds
 from adadp.app.inputs import Inputs
 from adadp.app.owndata.columns import Column
 from adadp.app.owndata.frames import FrameTable, in_parts
+from adadp.app.owndata.loading import with_unit
 from adadp.app.owndata.schema import Schema, load_schema, parse_schema
 from adadp.app.owndata.tables import text_of
 from adadp.app.owndata.tabular import Columns, TableEncoder, private_positions
@@ -51,6 +53,7 @@ from adadp.app.start import Prepared, featured, run_on
 from adadp.app.targets import Target
 from adadp.app.train import TrainResult
 from adadp.app.train.planning import with_release_noise
+from adadp.app.units import Units, record_of
 from adadp.errors import InputError, within
 
 DISCLOSED = "disclosed"
@@ -73,6 +76,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
     ``columns``             what is publicly known about the columns: one range for all, ``(0, 100)``; a dict with a
                             declaration by name (``x0``, ``x1``, ... of an array); a list with one for each column; or
                             the path of a schema
+    ``unit``                the column of X with the ids of people: all rows with one id are protected together
     ``epochs``, ``batch_size``, ``lr``, ``clip_norm``  as for ``adadp train``, with its defaults for tables
     ``records``             a public number in place of the number of rows, which the certificate states otherwise
     ``out``                 a new folder for the run: certificate, ledger, model
@@ -87,6 +91,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         epsilon: float | None = None,
         delta: float | None = None,
         columns: Any = None,
+        unit: str | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
@@ -98,6 +103,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         self.epsilon = epsilon
         self.delta = delta
         self.columns = columns
+        self.unit = unit
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
@@ -143,7 +149,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             values = validate_data(self, values, reset=reset, dtype=None, ensure_all_finite="allow-nan")
         return FrameTable(values, "X")
 
-    def _asked(self) -> TrainConfig:
+    def _asked(self, schema: Schema) -> TrainConfig:
         """The run as it was asked for; what is None is left to the recipe for tables."""
         seed = self.random_state
         if seed is not None and not isinstance(seed, (int, np.integer)):
@@ -151,8 +157,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         return TrainConfig(
             data=_HERE,
             model=getattr(self, "model", None),
+            loss="mse" if isinstance(self, PrivateRegressor) else None,
             epsilon=self.epsilon,
             delta=self.delta,
+            unit=schema.unit,
+            budget=schema.budget,
             epochs=self.epochs,
             batch_size=self.batch_size,
             lr=self.lr,
@@ -162,15 +171,15 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
         )
 
     def _prepared(
-        self, encoder: TableEncoder, table: FrameTable, labels: Tensor, *notes: str
+        self, schema: Schema, encoder: TableEncoder, table: FrameTable, labels: Tensor, *notes: str
     ) -> tuple[RunSpec, Prepared]:
         """The run with every default filled in, and its records."""
         if len(table) < 2:
             raise InputError("X has n_samples=1 row.", why="One record among no others cannot be protected.")
-        asked = self._asked()
+        asked = self._asked(schema)
         _refuse_missing(table, encoder.columns)
-        features = encoder.read(table)
-        spec = fitted(resolve(asked), asked, len(labels))
+        features, units = encoder.read(table), _units(encoder, table)
+        spec = fitted(resolve(asked), asked, len(labels) if units is None else len(units))
         stages, positions = spec.stages, private_positions(encoder.columns)
         if positions:
             stages = with_release_noise((Bounds(positions), *stages), spec.config)
@@ -181,10 +190,11 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn ha
             train=(features, labels),
             test=None,
             class_names=encoder.class_names,
-            record="one row of X",
+            record="one row of X" if schema.unit is None else record_of(schema.unit, "X"),
             notes=(*notes, *columns, _HANDED_OVER),
             encoder=encoder.as_json(),
             targets=encoder.targets,
+            units=units,
         )
         return spec, featured(spec, inputs)
 
@@ -224,6 +234,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         epsilon: float | None = None,
         delta: float | None = None,
         columns: Any = None,
+        unit: str | None = None,
         classes: Any = None,
         model: str | None = None,
         epochs: int | None = None,
@@ -238,6 +249,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
             epsilon=epsilon,
             delta=delta,
             columns=columns,
+            unit=unit,
             epochs=epochs,
             batch_size=batch_size,
             lr=lr,
@@ -252,7 +264,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
     def fit(self, X: Any, y: Any) -> PrivateClassifier:
         """Train on the rows of ``X`` and their labels ``y``. Every call is a run of its own, and spends ``epsilon``."""
         table = self._table(X, reset=True)
-        schema = _schema(self.columns, table)
+        schema = _schema(self.columns, table, self.unit)
         labels = _target(y, len(table))
         check_classification_targets(labels)
         classes = _classes(schema.classes if self.classes is None else self.classes, labels)
@@ -270,7 +282,7 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         note = (
             f"The classes are {named}. Taken from y, not declared." if taken else f"The classes are declared: {named}."
         )
-        spec, records = self._prepared(encoder, table, found, note)
+        spec, records = self._prepared(schema, encoder, table, found, note)
         self._keep(encoder, run_on(records, spec, self.out))
         self.classes_ = classes
         return self
@@ -308,6 +320,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         epsilon: float | None = None,
         delta: float | None = None,
         columns: Any = None,
+        unit: str | None = None,
         target_range: tuple[float, float] | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
@@ -321,6 +334,7 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
             epsilon=epsilon,
             delta=delta,
             columns=columns,
+            unit=unit,
             epochs=epochs,
             batch_size=batch_size,
             lr=lr,
@@ -335,13 +349,13 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         """Train on the rows of ``X`` and the numbers ``y``. Every call is a run of its own, and spends ``epsilon``."""
         low, high = self._range()
         table = self._table(X, reset=True)
-        schema = _schema(self.columns, table)
+        schema = _schema(self.columns, table, self.unit)
         values = _numbers(_target(y, len(table)))
         encoder = _encoding(schema, table, y, ())
         target = Target(encoder.target, low, high, scaled=True)
         encoder = replace(encoder, targets=(target,))
         note = f"The target is {target.describe()}, as declared."
-        spec, records = self._prepared(encoder, table, target.learned(torch.from_numpy(values)), note)
+        spec, records = self._prepared(schema, encoder, table, target.learned(torch.from_numpy(values)), note)
         self._keep(encoder, run_on(records, spec, self.out))
         return self
 
@@ -367,11 +381,23 @@ def _encoding(schema: Schema, table: FrameTable, y: Any, class_names: tuple[str,
     target = schema.target or str(getattr(y, "name", None) or "y")
     while target in table.header:
         target += "_"
-    return TableEncoder(schema.columns, target, class_names)
+    return TableEncoder(schema.columns, target, class_names, unit=schema.unit)
 
 
-def _schema(columns: Any, table: FrameTable) -> Schema:
-    """What ``columns`` declares about the columns of ``table``."""
+def _units(encoder: TableEncoder, table: FrameTable) -> Units | None:
+    """The unit of each row, where units are protected."""
+    codes = encoder.unit_codes(table)
+    if encoder.unit is not None and codes is None:
+        raise InputError(
+            f"X has no column {encoder.unit!r}, the unit.",
+            why="It says which rows belong together.",
+            fix="Leave the column of ids in X: it is no feature.",
+        )
+    return None if codes is None else Units(codes[0])
+
+
+def _schema(columns: Any, table: FrameTable, unit: str | None) -> Schema:
+    """What ``columns`` declares about the columns of ``table``, with the ``unit``."""
     if columns is None:
         raise InputError(
             "columns is not given.",
@@ -380,20 +406,24 @@ def _schema(columns: Any, table: FrameTable) -> Schema:
             f"a schema. {_TUPLES}",
         )
     if isinstance(columns, (str, os.PathLike)):
-        return load_schema(columns).for_kind("table")
+        schema = with_unit(load_schema(columns).for_kind("table"), unit)
+        place = None if schema.budget is None else str(Path(columns).parent / schema.budget)
+        return replace(schema, budget=place)
+    names = [name for name in table.header if name != unit]
     if _is_range(columns):
-        columns = [columns] * len(table.header)
+        columns = [columns] * len(names)
     if isinstance(columns, (list, tuple)):
-        if len(columns) != len(table.header):
+        if len(columns) != len(names):
             raise InputError(
-                f"columns declares {len(columns)} columns, and X has {len(table.header)}.",
+                f"columns declares {len(columns)} columns, and X has {len(names)}.",
                 fix="Declare every column, or pass a dict with their names.",
             )
-        columns = dict(zip(table.header, columns, strict=True))
+        columns = dict(zip(names, columns, strict=True))
     if not isinstance(columns, Mapping):
         raise InputError(f"columns is {columns!r}.", fix=f"Pass a dict with a declaration for each column. {_TUPLES}")
     with within("columns"):
-        return parse_schema({"columns": {str(name): _declaration(name, each) for name, each in columns.items()}})
+        declared = parse_schema({"columns": {str(name): _declaration(name, each) for name, each in columns.items()}})
+    return with_unit(declared, unit)
 
 
 def _declaration(name: object, given: Any) -> dict[str, Any]:

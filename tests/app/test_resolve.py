@@ -15,7 +15,7 @@ from adadp.app.auto_size import auto_steps
 from adadp.app.config import TrainConfig
 from adadp.app.features import parse_features
 from adadp.app.predict import load_model
-from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, OWN, RECIPES, TABLE, recipe_for
+from adadp.app.recipes import DEFAULT_FEATURES, DELTAS, NUMBERS, OWN, RECIPES, TABLE, recipe_for
 from adadp.app.resolve import fitted, resolve
 from adadp.app.runs import RunFolder
 from adadp.app.start import resume, start
@@ -36,7 +36,7 @@ def threads_stay_as_they_were():
 
 @pytest.mark.slow
 def test_every_data_set_has_a_recipe_that_fits_it():
-    assert {data for data, _ in RECIPES} - {OWN, TABLE} <= set(zoo.DATA_SETS) == set(DELTAS)
+    assert {data for data, _ in RECIPES} - {OWN, TABLE, NUMBERS} <= set(zoo.DATA_SETS) == set(DELTAS)
     for name, entry in zoo.DATA_SETS.items():
         whole = resolve(TrainConfig(name, epsilon=1.0)).config
         features = DEFAULT_FEATURES.get(name)
@@ -55,8 +55,9 @@ def test_every_data_set_has_a_recipe_that_fits_it():
 
 @pytest.mark.parametrize(("data", "kind"), RECIPES)
 def test_every_recipe_trains_with_its_features(data, kind):
-    named = {OWN: "npz:x.npz", TABLE: "table:x.csv"}.get(data, data)
-    whole = resolve(TrainConfig(named, epsilon=1.0, delta=1e-6, features=kind)).config
+    named = {OWN: "npz:x.npz", TABLE: "table:x.csv", NUMBERS: "table:x.csv"}.get(data, data)
+    loss = "mse" if data == NUMBERS else None
+    whole = resolve(TrainConfig(named, epsilon=1.0, delta=1e-6, features=kind, loss=loss)).config
     assert whole.model == RECIPES[data, kind].model
     assert RECIPES[data, kind].auto or whole.batch_size == RECIPES[data, kind].batch_size
     assert whole.lr is not None or whole.lr_schedule is not None
@@ -76,6 +77,20 @@ def test_a_table_gets_a_tenth_of_its_records_in_a_batch():
     assert fitted(resolve(given), given, 1_000).config.steps == 50
     other = asked.replace(model="mlp:100")
     assert (resolve(other).config.batch_size, fitted(resolve(other), other, 1_000).config.batch_size) == (512, 250)
+
+
+def test_targets_that_are_numbers_have_a_rate_and_a_clip_norm_of_their_own(tmp_path):
+    """Those for classes drown a length of stay in noise."""
+    schema = tmp_path / "stays.toml"
+    schema.write_text(
+        '[target]\ncolumn = "days"\nkind = "number"\nlow = 0\nhigh = 60\n[columns]\njob = {kind = "text"}\n'
+    )
+    asked = TrainConfig("table:x.csv", schema=str(schema), epsilon=1.0, delta=1e-6)
+    whole = resolve(asked).config
+    assert (whole.lr_schedule, whole.clip_norm) == ("poly:s0=0.01,k=1,s_end=0.0001,period=32", 0.2)
+    assert fitted(resolve(asked), asked, 500).config.batch_size == 50
+    schema.write_text(schema.read_text().replace('kind = "number"\nlow = 0\nhigh = 60', "classes = 2"))
+    assert resolve(asked).config.clip_norm == 0.7
 
 
 def test_a_model_without_features_sees_the_records_as_they_are():

@@ -17,6 +17,7 @@ from adadp.app.accounting.repetitions import PoissonRepetitions
 from adadp.app.audit import neighbour_replay
 from adadp.app.config import TrainConfig
 from adadp.app.features.pca import Pca
+from adadp.app.owndata import check_table
 from adadp.app.predict import load_model
 from adadp.app.resolve import resolve
 from adadp.app.selection import tune
@@ -430,6 +431,21 @@ def test_bad_units_of_a_table_are_refused_before_a_folder_is_made(files, setting
         start.start(config_for(files, **settings), files / "run")
     assert "34" not in str(caught.value).replace(str(files), "")
     assert not (files / "run").exists()
+
+
+def test_what_is_wrong_with_the_units_of_a_table_is_checked_too(files):
+    schema = files / "schema.toml"
+    schema.write_text(TABLE.replace("high = 3", "high = -4", 1) + '[unit]\ncolumn = "patient"\n')
+    with pytest.raises(InputError, match="low must be less than high"):
+        check_table(files / "lacking.csv", schema)
+    schema.write_text(TABLE + '[unit]\ncolumn = "patient"\n')
+    check_table(files / "visits.csv", schema)
+    with pytest.raises(InputError, match="The column 'patient' has missing ids"):
+        check_table(files / "lacking.csv", schema)
+    check_table(files / "lacking.csv", schema, labelled=False)  # to predict from
+    schema.write_text(TABLE + '[unit]\ncolumn = "person"\n')
+    with pytest.raises(InputError, match=r"(?s)does not declare.*has no column 'person', which unit names"):
+        check_table(files / "visits.csv", schema)
 
 
 def test_a_unit_that_no_column_holds_is_named(files):

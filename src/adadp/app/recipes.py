@@ -15,6 +15,8 @@ OWN = "own"
 """Stands for any data of a user's own."""
 TABLE = "table"
 """Stands for a table of a user's own, which a linear model reads."""
+NUMBERS = "table of numbers"
+"""The same with targets that are numbers."""
 LINEAR = ("linear", "linear-no-bias")
 
 
@@ -101,6 +103,17 @@ RECIPES: dict[tuple[str, str], Recipe] = {
         decay=True,
         by_records=True,
     ),
+    # Errors of numbers are small against their range, most of all where it is wide: so are the gradients.
+    (NUMBERS, NONE): Recipe(
+        "linear-no-bias",
+        batch_size=4000,
+        epochs=32,
+        clip_norm=0.2,
+        lr=0.01,
+        optimizer="adam",
+        decay=True,
+        by_records=True,
+    ),
     (OWN, NONE): Recipe("linear", batch_size=512, epochs=20, clip_norm=0.5, lr=0.05, optimizer="adam", decay=True),
 }
 
@@ -123,7 +136,7 @@ _BY_FEATURES: dict[str, Recipe] = {
 
 
 def recipe_for(data: str, stages: tuple[Stage, ...]) -> Recipe:
-    """The recipe for a data set (``OWN`` or ``TABLE`` for any other data) and the features before the network."""
+    """The recipe for a data set (``OWN``, ``TABLE`` or ``NUMBERS`` for others) and the features before the network."""
     names = [stage.name for stage in stages]
     if names[-1:] == [EQUALISED] and len(names) > 1:  # the same features, in better shape
         names.pop()

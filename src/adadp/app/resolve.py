@@ -23,6 +23,7 @@ from adadp.app.recipes import (
     DELTAS,
     EQUALISED,
     LINEAR,
+    NUMBERS,
     OWN,
     TABLE,
     Recipe,
@@ -115,7 +116,10 @@ def _recipe_name(config: TrainConfig) -> str:
     if not is_own(config.data):
         return config.data
     table = config.data.partition(":")[0] == TableEncoder.kind
-    return TABLE if table and config.model in (None, *LINEAR) else OWN
+    if not table or config.model not in (None, *LINEAR):
+        return OWN
+    numbers = config.schema is not None and load_schema(config.schema).targets
+    return NUMBERS if numbers or config.loss not in (None, "cross-entropy") else TABLE
 
 
 def delta_of(config: TrainConfig) -> float | None:

@@ -48,6 +48,38 @@ def classifier(**settings: object) -> PrivateClassifier:
     return PrivateClassifier(**{**SMALL, "columns": COLUMNS, "classes": ["late", "early"], **settings})
 
 
+def visits() -> tuple[pd.DataFrame, pd.Series]:
+    """Two rows of each person."""
+    frame, arrival = people()
+    return frame.assign(who=np.arange(400) % 200), arrival
+
+
+class TestUnits:
+    def test_all_rows_of_a_person_are_one_record(self, tmp_path):
+        X, y = visits()
+        model = classifier(unit="who", out=tmp_path / "run").fit(X, y)
+        assert model.certificate_["record"] == "all rows of X with one who, together"
+        assert model.certificate_["plan"]["records"] == 200
+        assert [check.name for check in verify_run(tmp_path / "run") if not check.passed] == []
+        moved = model.predict_proba(X.assign(who=7))
+        assert (moved == model.predict_proba(X)).all()  # an id is no feature
+
+    def test_what_a_schema_says_of_units_and_budgets_is_not_ignored(self, tmp_path):
+        X, y = visits()
+        schema = tmp_path / "people.toml"
+        columns = '[columns]\nage = {kind = "number", low = 0, high = 100}\n'
+        schema.write_text(f'[unit]\ncolumn = "who"\n{columns}')
+        found = classifier(columns=schema).fit(X[["age", "who"]], y)
+        assert found.certificate_["plan"]["records"] == 200
+        with pytest.raises(InputError, match="X has no column 'who', the unit"):
+            classifier(columns=schema).fit(X[["age"]], y)
+        with pytest.raises(InputError, match="the schema says 'who'"):
+            classifier(columns=schema, unit="age").fit(X[["age", "who"]], y)
+        schema.write_text(f'budget = "people.budget"\n{columns}')
+        with pytest.raises(InputError, match=r"There is no budget at .*people\.budget"):
+            classifier(columns=schema).fit(X[["age"]], y)
+
+
 def encoder(**columns: dict[str, object]) -> TableEncoder:
     return TableEncoder(parse_schema({"columns": columns}).columns, "y", ("a", "b"))
 

@@ -47,7 +47,7 @@ from adadp.app.owndata.mistakes import Mistakes
 from adadp.app.owndata.schema import Schema, load_schema, parse_schema
 from adadp.app.owndata.tabular import TableEncoder
 from adadp.app.targets import Target
-from adadp.app.units import NOT_COMPARED, Codes, codes_of, record_of, refuse_shared
+from adadp.app.units import NOT_COMPARED, Codes, Units, codes_of, record_of, refuse_shared
 from adadp.errors import InputError
 from adadp.input_bound import InputBound
 
@@ -84,8 +84,8 @@ def load_own(
             fix="Leave it out; for a table, write low and high into the schema.",
         )
     if kind == "table":
-        return _load_table(path, test_path, _with_unit(_table_schema(path, target, schema), unit))
-    declared = _with_unit((load_schema(schema) if schema is not None else Schema()).for_kind(kind), unit)
+        return _load_table(path, test_path, with_unit(_table_schema(path, target, schema), unit))
+    declared = with_unit((load_schema(schema) if schema is not None else Schema()).for_kind(kind), unit)
     if kind == "images":
         if declared.unit is not None:
             raise InputError(
@@ -124,6 +124,8 @@ def check_table(
         )
         told = named is not None and (classes is not None or bool(declared.targets))
         encoder.check(path, mistakes, labelled=labelled and told)
+        if labelled and (codes := _units(path, encoder.unit, encoder.unit_codes(path), None, None)[0]) is not None:
+            Units(codes)
     mistakes.raise_any()
     return tuple((name, column.describe()) for name, column in declared.columns)
 
@@ -248,7 +250,8 @@ def _load_images(path: FilePath, test_path: FilePath | None, schema: Schema) -> 
     )
 
 
-def _with_unit(schema: Schema, unit: str | None) -> Schema:
+def with_unit(schema: Schema, unit: str | None) -> Schema:
+    """``schema`` with the ``unit``; an error if it names another one."""
     if unit is not None and schema.unit not in (None, unit):
         raise InputError(
             f"`unit` is {unit!r}, and the schema says {schema.unit!r}.",
