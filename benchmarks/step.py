@@ -1,6 +1,6 @@
 """Time and memory of one training step of plain PyTorch, of Opacus and of AdaDP, in one run.
 
-    python benchmarks/step.py [--rounds N] [--threads N ...] [--models NAME ...] [--quick]
+    python benchmarks/step.py [--rounds N] [--threads N ...] [--models NAME ...] [--sides NAME ...] [--quick]
 
 Every side has a process of its own. The sides of a network take turns, one at a time, round after round, at one and at
 two threads, and the median CPU time of a step counts. A private step is the whole of it: the batch gathered, forward
@@ -108,10 +108,10 @@ class Measured:
         return min(ran, key=lambda side: self.timed[side, threads].medians()[0], default=None)
 
 
-def measure(case: Case, rounds: int, counts: list[int], *, quick: bool) -> Measured:
+def measure(case: Case, rounds: int, counts: list[int], sides: list[str], *, quick: bool) -> Measured:
     measured = Measured(case, known=facts(("torch", "opacus", "transformers")) | {"rounds": rounds})
     with ExitStack() as stack:
-        workers = {side: Worker(case.name, side) for side in case.sides}
+        workers = {side: Worker(case.name, side) for side in case.sides if side in sides}
         for side, worker in list(workers.items()):
             stack.callback(worker.close)
             if worker.failure:
@@ -149,7 +149,7 @@ def rows(measured: Measured) -> list[tuple[str, ...]]:
         for count in threads:
             times, plain = measured.times(side, count), measured.times(PLAIN, count)
             if times is None or plain is None:
-                if count == threads[0]:
+                if count == threads[0] and side in measured.failures:
                     found.append((side, f"cannot: {measured.failures.get(side, '')}", *[""] * (len(HEADER) - 2)))
                 continue
             memory, base = (measured.memory.get(name) if count == 1 else None for name in (side, PLAIN))
@@ -232,7 +232,7 @@ def compiled_summary(all_measured: list[Measured]) -> list[tuple[str, ...]]:
             ),
         )
         for measured in all_measured
-        if measured.case.compiled
+        if (OURS_COMPILED, 1) in measured.timed
         for count in sorted({count for _, count in measured.timed})
     ]
 
@@ -275,7 +275,9 @@ def markdown(all_measured: list[Measured]) -> list[str]:
         "For",
         "the transformer it is given `DPMultiheadAttention` by its own `ModuleValidator.fix` (with `batch_first=True`",
         "it does not compute what `nn.MultiheadAttention` does, but as much) and contiguous indices for embeddings,",
-        "which its ghost mode needs. The peak of memory is what a step needs beside what is there between steps.",
+        "which its ghost mode needs. The peak of memory is what a step needs beside what is there between steps. Sides "
+        "that",
+        "a network does not list were not run with it this time.",
         "",
         "The first table is the summary: CPU time over that of the plain step, and over that of AdaDP's DP-SGD. The",
         "second compares the methods of AdaDP.",
@@ -325,6 +327,7 @@ def main() -> None:
     parser.add_argument(
         "--models", nargs="+", choices=cases, default=list(cases), help="only these; others are kept as they were"
     )
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), help="only these")
     parser.add_argument("--quick", action="store_true", help="one thread, two rounds, no memory; writes no file")
     options = parser.parse_args()
     if options.rounds < 1:
@@ -339,7 +342,7 @@ def main() -> None:
     found = {each["name"]: Measured.read(cases[each["name"]], each) for each in kept if "known" in each}
     for case in (cases[name] for name in options.models):
         console.print(f"{case.name}: {rounds} rounds", style="dim")
-        measured = measure(case, rounds, counts, quick=options.quick)
+        measured = measure(case, rounds, counts, options.sides, quick=options.quick)
         show(console, measured)
         found[case.name] = measured
         if not options.quick:

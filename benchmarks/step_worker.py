@@ -38,7 +38,8 @@ class Worker:
     """A process that holds one side of one case and answers one question at a time."""
 
     def __init__(self, case: str, side: str) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")  # of a process that has done nothing but import
+        context.set_forkserver_preload(["torch", "opacus", "peft", "adadp"])
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, case, side), daemon=True)
         self._process.start()
