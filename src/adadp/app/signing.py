@@ -105,7 +105,7 @@ def what_is_claimed(folder: str | os.PathLike[str]) -> str:
     """What a reader without a key may take from a run that verifies."""
     path = Path(folder)
     names = sorted(_digests(path))
-    told = [name for name in names if name in ("metrics.jsonl", "confusion.json", "encoder.json")]
+    told = [name for name in names if name in ("metrics.jsonl", "confusion.json", "canaries.json", "encoder.json")]
     told += ["tensorboard/"] if any(name.startswith("tensorboard/") for name in names) else []
     signed = (
         "The folder has a signature, which was not checked: pass --key with the keys you trust."
