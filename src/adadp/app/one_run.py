@@ -38,8 +38,8 @@ SHARES = (1.0, 0.5, 0.2, 0.05)
 """Of the canaries, how many are guessed in each attempt."""
 CONFIDENCE = 0.95
 """That of the bound on a certificate."""
-FEWEST = 20
-"""Canaries that are too few to guess a twentieth of."""
+FEWEST, MOST = 20, 100_000
+"""How many canaries there may be: of fewer no twentieth can be guessed, more show hardly more."""
 _LARGEST = 50.0
 
 
@@ -112,8 +112,14 @@ def rates(scores: Sequence[float] | Floats, included: Sequence[bool]) -> tuple[F
 
 def fallen(content: Mapping[str, Any]) -> Floats:
     """How much the loss of each canary fell, by canaries.json."""
-    start, end = (np.asarray(content[name], dtype=np.float64) for name in ("start", "end"))
-    return np.asarray(start - end)
+    try:
+        start, end = (np.asarray(content[name], dtype=np.float64) for name in ("start", "end"))
+        return np.asarray(start - end)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"canaries.json has no losses before and after the run: {type(error).__name__} {error}.",
+            fix="Put the run's own file back.",
+        ) from error
 
 
 def statement(content: Mapping[str, Any], delta: float, epsilon: float | None) -> dict[str, Any]:

@@ -42,7 +42,7 @@ _AGREE = (
     *("certificate.json", "config.toml", "features.safetensors", "ledger.jsonl", "model.safetensors", "report.html"),
     "search.json",
 )
-_TOLD = ("confusion.json", "encoder.json", "figures.json", "holdout.json", "metrics.jsonl")
+_TOLD = ("canaries.json", "confusion.json", "encoder.json", "figures.json", "holdout.json", "metrics.jsonl")
 """What a run that verifies shows of its files: they follow from one another, or are those the certificate names."""
 _MOST = 100
 """Signatures in an envelope: each is tried with each key."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -116,10 +117,25 @@ def test_what_is_said_of_canaries_follows_from_their_file(audited, tmp_path, par
     assert "measurements" in failed(folder)
 
 
+_ODD = (
+    {},
+    {"included": [], "start": [], "end": []},
+    {"included": [1], "start": None, "end": [1.0]},
+    {"included": [1] * 30, "start": [10**400] * 30, "end": [0.0] * 30},
+    {"included": "yes", "start": ["a"], "end": {}},
+    {"included": [[1] * 30], "start": [math.nan] * 30, "end": [0.0] * 30},
+)
+
+
 def test_a_page_of_a_broken_file_is_one_clear_error(audited, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(audited[1], folder)
-    for content in ({}, {"included": [], "start": [], "end": []}, {"included": [1], "start": None, "end": [1.0]}):
+    for content in (
+        {},
+        {"included": [], "start": [], "end": []},
+        {"included": [1], "start": None, "end": [1.0]},
+        *_ODD,
+    ):
         (folder / "canaries.json").write_text(json.dumps(content))
         with pytest.raises(RunError, match="canaries"):
             run_page(RunFolder.open(folder))
@@ -187,6 +203,7 @@ def test_each_canary_is_a_unit_and_released_features_are_made_for_all_of_them():
     ("changes", "words"),
     [
         ({"audit_canaries": 19}, "20"),
+        ({"audit_canaries": 10**9}, "100000"),
         ({"audit_canaries": 81}, "more than the records"),
         ({"sampling": "fixed"}, "Poisson"),
         ({"neighbours": "replace-one"}, "Poisson"),

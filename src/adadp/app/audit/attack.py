@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -213,7 +214,7 @@ def _experiments(attack: str, subject: Subject, data: str, source_dir: str | Non
         assert isinstance(stage, ReleasedStage)
         return [Released(stage, subject.plan.sampler.neighbours)]
     layered = len(subject.plan.clip_rule.groups(("0.weight", "1.weight"))) > 1
-    made = {
+    made: dict[str, Callable[[], Experiment]] = {
         "canary": lambda: Canary(data, source_dir),
         "dirac": lambda: Dirac(layers=_LAYERS if layered else 1),
         "loss": lambda: FinalLoss(data, source_dir),

@@ -10,6 +10,7 @@ so they have no gradient in the flag's weights at any time: whatever moves these
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -44,7 +45,7 @@ class Canary(Experiment):
     _direction: Tensor = field(init=False, repr=False, compare=False)
 
     name = "canary"
-    score_names = ("moved", "along", "silent")
+    score_names: ClassVar[tuple[str, ...]] = ("moved", "along", "silent")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_table", _public_records(self.data, self.source_dir))

@@ -50,7 +50,8 @@ class Released(Experiment):
         return (record[0].roll(1, 1),)
 
     def model(self) -> nn.Module:
-        layer = nn.Linear(*self.stage.output_shape((WIDTH,)), 1)
+        (width,) = self.stage.output_shape((WIDTH,))
+        layer = nn.Linear(width, 1)
         for parameter in layer.parameters():
             nn.init.zeros_(parameter)
         return layer

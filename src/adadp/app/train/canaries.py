@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from adadp.app.config import TrainConfig
 from adadp.app.losses import Loss
-from adadp.app.one_run import FEWEST
+from adadp.app.one_run import FEWEST, MOST
 from adadp.app.runs import RunFolder
 from adadp.app.train.run import Run
 from adadp.app.units import Units
@@ -59,6 +59,12 @@ class Canaries:
         count = config.audit_canaries
         if count is None:
             return cls(None, torch.zeros(0, dtype=torch.bool), None)
+        if not FEWEST <= count <= MOST:
+            raise InputError(
+                f"`audit_canaries` is {count}, and must lie between {FEWEST} and {MOST}.",
+                why="Fewer coins can be guessed by luck, and more show hardly more.",
+                fix="Pass a thousand.",
+            )
         values, labels = _columns(data)
         generator = torch.Generator().manual_seed(_PUBLIC)
         inputs = torch.randn((count, *values.shape[1:]), generator=generator).to(values)
@@ -85,14 +91,8 @@ class Canaries:
         return both, replace(units, codes=torch.cat([units.codes, len(units) + torch.arange(self.added)]))
 
     def checked(self, plan: Plan) -> Plan:
-        """``plan``, if there are neither too few canaries for it nor too many."""
+        """``plan``, if there are no more canaries than it has records."""
         count = len(self.included)
-        if self.all is not None and count < FEWEST:
-            raise InputError(
-                f"`audit_canaries` is {count}, and {FEWEST} are needed at least.",
-                why="So few coins can be guessed by luck.",
-                fix="Pass a few hundred.",
-            )
         if count > plan.records:
             raise InputError(
                 f"`audit_canaries` is {count}, which is more than the records of the plan.",

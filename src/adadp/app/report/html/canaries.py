@@ -50,7 +50,7 @@ def audit_section(folder: RunFolder, certificate: Mapping[str, Any] | None) -> l
         fewest = 1 / len(content["included"])
         title = "How well canaries were told apart"
         return [Section(title, (_chart(certificate, false, true, fewest), Words((certificate["audit"]["text"],))))]
-    except (AssertionError, KeyError, TypeError, ValueError, InputError) as error:
+    except (AssertionError, KeyError, TypeError, ValueError, InputError) as error:  # no file, or another one
         raise RunError(
             f"{folder.canaries_path} does not hold the canaries of this run: {type(error).__name__} {error}.",
             fix="Put the run's own file back.",
