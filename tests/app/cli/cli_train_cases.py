@@ -24,7 +24,7 @@ KEYS = {
     "out",
     "features",
 }
-KEYS |= {"balanced_accuracy", "headline", "rehearsal", "epsilon_if_unseeded"}
+KEYS |= {"balanced_accuracy", "headline", "rehearsal", "epsilon_if_unseeded", "trade_off", "trade_off_if_unseeded"}
 
 
 SHORT = (

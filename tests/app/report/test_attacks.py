@@ -16,6 +16,7 @@ from adadp.app.report.html import run_page
 from adadp.app.report.html.page import Table, Words
 from adadp.app.report.wording import plain_words, status
 from adadp.certificate.detection import detection
+from adadp.errors import AdaDPError
 
 
 def test_the_figures_follow_from_the_charges(tmp_path):
@@ -101,6 +102,16 @@ def test_figures_cannot_be_written_into_a_certificate_or_a_page(run):
     certificate = {**run.certificate(), "trade_off": {"mu": 0.01}}
     (run.path / "certificate.json").write_text(json.dumps(certificate))
     assert "statements" in failed(run)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [{"charged": [{}]}, {"epsilon": "x"}, {"neighbours": "x"}, {"plan": []}, {"charged": [{"event": {}, "count": -1}]}],
+)
+def test_a_certificate_that_is_none_is_one_clear_error(run, edit):
+    (run.path / "certificate.json").write_text(json.dumps({**run.certificate(), **edit}))
+    with pytest.raises(AdaDPError):
+        run_page(run)
 
 
 def test_lay_readers_learn_whom_they_must_trust(original):

@@ -26,7 +26,7 @@ from adadp.accounting import rounded_up
 from adadp.app.accounting.tradeoff import TradeOff, gaussian
 from adadp.app.report.attacks import attacks_on, share
 from adadp.app.report.exports.content import Verified
-from adadp.certificate.wording import guarantee_of, small
+from adadp.certificate.wording import small
 
 WIDTH, HEIGHT, MARGIN = 595.3, 841.9, 42.0
 """A4, in points."""
@@ -66,7 +66,7 @@ class Sheet:
     def write(self, text: str, *, size: float = 0.0, bold: bool = False, colour: str = _INK, dent: float = 0.0) -> None:
         """A paragraph."""
         size = size or self.size
-        for words in wrapped(text, WIDTH - 2 * MARGIN - dent, size, bold=bold):
+        for words in wrapped(" ".join(text.split()), WIDTH - 2 * MARGIN - dent, size, bold=bold):
             self.room(size * _LEADING)
             self.y += size * _LEADING
             self.pages[-1].append(Line(MARGIN + dent, self.y, words, size, bold, colour))
@@ -135,23 +135,20 @@ def laid_out(run: Verified, attacks: TradeOff | None, size: float) -> Sheet:
 
 
 def _headline(run: Verified, attacks: TradeOff | None) -> str:
-    proved = guarantee_of(run.certificate)
-    if proved is None or attacks is None:
-        return f"{run.status}: nothing is protected"
-    figures = (
-        f"\u03b5 = {rounded_up(proved['epsilon'])}, \u03b4 = {small(run.certificate['delta'])}, "
-        f"\u03bc = {rounded_up(attacks.mu)}"
-    )
-    return f"{run.status}{' (without a seed: ' + figures + ')' if run.certificate['rehearsal'] else ': ' + figures}"
+    """The verdict, with the figures of a guarantee; a rehearsal has none."""
+    if not run.certificate["private"] or attacks is None:
+        return run.status
+    figures = (rounded_up(run.certificate["epsilon"]), small(run.certificate["delta"]), rounded_up(attacks.mu))
+    return f"{run.status}: \u03b5 = {figures[0]}, \u03b4 = {figures[1]}, \u03bc = {figures[2]}"
 
 
 def _draw(figure: Figure, attacks: TradeOff, top: float, *, rehearsal: bool) -> None:
     """The table of what attackers reach on the left, its curve on the right."""
     without = ", without a seed" if rehearsal else ""
-    head = ("False alarms", f"Found, at most{without}", "By guessing")
+    head = ("False alarms", "Found, at most", "By guessing")
     detected: dict[str, float] = attacks.stated()["detected"]
     rows = [(share(float(rate)), share(most, up=True), share(float(rate))) for rate, most in detected.items()]
-    for place, row in enumerate((("How often attackers find a record", "", ""), head, *rows)):
+    for place, row in enumerate(((f"How often attackers find a record{without}", "", ""), head, *rows)):
         y = 1 - (top + 26 + 15 * place) / HEIGHT
         for column, cell in enumerate(row):
             weight = "bold" if place == 0 else "normal"
@@ -164,7 +161,7 @@ def _draw(figure: Figure, attacks: TradeOff, top: float, *, rehearsal: bool) -> 
     axes.plot(_RATES, [of_mu.detected(rate) for rate in _RATES], "--", color="#d55e00", linewidth=1.0, label="\u03bc")
     axes.plot(_RATES, _RATES, ":", color=_SOFT, linewidth=1.0, label="guessing")
     axes.set(xscale="log", yscale="log", xlim=(1e-4, 1), ylim=(1e-4, 1.1))
-    for axis, label in ((axes.xaxis, "false alarms"), (axes.yaxis, f"found, at most{without}")):
+    for axis, label in ((axes.xaxis, "false alarms"), (axes.yaxis, "found, at most")):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
         axis.set_label_text(label, fontsize=7)
     axes.tick_params(labelsize=6.5, which="both")
@@ -176,7 +173,7 @@ def _draw(figure: Figure, attacks: TradeOff, top: float, *, rehearsal: bool) -> 
 def wrapped(text: str, width: float, size: float, *, bold: bool = False) -> Iterator[str]:
     """``text`` in lines that are no wider than ``width`` points; a word that is wider is broken."""
     line = ""
-    for word in text.split():
+    for word in text.replace(" %", "\u00a0%").split(" "):
         if line and _wide(f"{line} {word}", size, bold) > width:
             yield line
             line = ""

@@ -44,7 +44,7 @@ from adadp.app.runs import ClassCounts, Evaluated, RunFolder, certificate_digest
 from adadp.certificate.detection import FALSE_ALARMS, rules_out_little
 from adadp.certificate.make import FORMAT
 from adadp.certificate.wording import guarantee_of, small
-from adadp.errors import InputError, RunError
+from adadp.errors import AdaDPError, InputError, RunError
 
 Certificate = Mapping[str, Any]
 Figures = Mapping[str, Any]
@@ -52,6 +52,18 @@ Figures = Mapping[str, Any]
 
 def run_page(folder: RunFolder) -> Page:
     """The page of the run in ``folder``."""
+    try:
+        return _page(folder)
+    except AdaDPError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise RunError(
+            f"The files in {folder.path} do not hold what a run writes: {type(error).__name__} {error}.",
+            fix=f"Put the run's own files back; adadp verify {folder.path} says which differ.",
+        ) from error
+
+
+def _page(folder: RunFolder) -> Page:
     config, lines, certificate = folder.config, folder.metrics(), folder.certificate()
     if certificate is not None and certificate.get("format") != FORMAT:
         raise InputError(
