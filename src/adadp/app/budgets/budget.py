@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -99,6 +99,8 @@ class CountedRun:
     """When; nothing for a search, whose length tells how many runs it made, and that must stay secret."""
     started: bool
     """Under the rule ``planned``: whether it began."""
+    turn: str = ""
+    """Which process has it or had it last: its id when it began, then the name that each resumption gives itself."""
     resumed: int = 0
     settled: str | None = None
     """When it was settled; None: it goes on, was stopped, or was killed."""
@@ -176,8 +178,10 @@ class DataBudget(Protocol):
         """Count ``event`` as what a run will release, and return the id for its ledger; or ``BudgetExceeded``."""
         ...
 
-    def resume(self, run: str) -> None:
-        """The run with that id goes on; refused if it is unknown or settled."""
+    def resume(self, run: str, turn: str, after: Collection[str] | None) -> None:
+        """The run with that id goes on, in that turn; refused if it is unknown, settled, or its last turn is not one of
+        those ``after`` which its folder was left. None: whoever resumes it says so.
+        """
         ...
 
     def settle(self, run: str, released: Event | None, head: str | None) -> None:
@@ -274,11 +278,14 @@ class BudgetFile:
             new += [_reservation(event, command) for event, command in runs]
             return [str(entry.body["run"]) for entry in new]
 
-    def resume(self, run: str) -> None:
-        """The run with that id goes on, on what it has reserved."""
+    def resume(self, run: str, turn: str, after: Collection[str] | None) -> None:
+        """The run with that id goes on, on what it has reserved; its last turn must be one of those ``after``."""
         with self._store.adding() as (entries, new):
-            _open(_snapshot(entries, self.path), run, self.path)
-            new.append(Entry("resume", {"run": run, "who": _who()}))  # the time would tell how long a search took
+            found = _open(_snapshot(entries, self.path), run, self.path)
+            if after is not None and found.turn not in after:
+                raise went_on_elsewhere(run, self.path.name)
+            # the time would tell how long a search took
+            new.append(Entry("resume", {"run": run, "turn": turn, "who": _who()}))
 
     def settle(self, run: str, released: Event | None, head: str | None) -> None:
         """The run is over: it released that, all in all, and ``head`` is the end of its ledger."""
@@ -372,6 +379,16 @@ def _open(state: Snapshot, run: str, path: Path) -> CountedRun:
     return found
 
 
+def went_on_elsewhere(run: str, budget: str) -> LedgerError:
+    """The error for a folder whose copy was resumed."""
+    return LedgerError(
+        f"By {budget}, the run {run} was resumed elsewhere, from a copy of this folder.",
+        why="Two copies would release the same steps, on one reservation.",
+        fix="Go on with the latest one. If nothing was released from the other, say so: --moved, or fit(moved=True). "
+        "The certificate will state it.",
+    )
+
+
 def _reservation(event: Event, command: str, replaces: str | None = None, *, timed: bool = True) -> Entry:
     time = _now() if timed else ""
     body = {"run": secrets.token_hex(8), "event": to_json(event), "command": command, "who": _who(), "time": time}
@@ -406,13 +423,14 @@ def _after(run: CountedRun | None, entry: Entry, terms: Terms) -> CountedRun:
         who, command = _text(body["who"]), _text(body["command"])
         replaces = _text(body["replaces"]) if "replaces" in body else None
         begun = terms.kind == FILTER
-        return CountedRun(_text(body["run"]), event, who, command, time, started=begun, replaces=replaces)
+        name = _text(body["run"])
+        return CountedRun(name, event, who, command, time, started=begun, turn=name, replaces=replaces)
     if run is None or run.settled is not None or entry.kind not in ("start", "resume", "settle"):
         raise ValueError(f"an entry {entry.kind!r} has no place where it is")
     if entry.kind == "start":
         return replace(run, started=True)
     if entry.kind == "resume":
-        return replace(run, resumed=run.resumed + 1)
+        return replace(run, resumed=run.resumed + 1, turn=_text(body["turn"]))
     released = None if body["released"] is None else from_json(body["released"])
     if released is not None and released.neighbours is not terms.neighbours:
         raise ValueError("a run was settled for other neighbours")
