@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from adadp.app.accounting import ZcdpFilter
-from adadp.app.budgets.budget import BudgetFile, CountedRun, went_on_elsewhere
+from adadp.app.budgets.budget import BudgetFile, went_on_elsewhere
+from adadp.app.budgets.snapshot import CountedRun
 from adadp.app.runs import RunFolder
 from adadp.app.runs.anchor import Anchor, note_of
 from adadp.certificate.verify import verify

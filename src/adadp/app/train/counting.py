@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adadp.app.accounting import ZcdpFilter
-from adadp.app.budgets.budget import BudgetFile, DataBudget, Snapshot, refuse_beyond, refuse_other, went_on_elsewhere
+from adadp.app.budgets.budget import BudgetFile, DataBudget, refuse_beyond, refuse_other, went_on_elsewhere
 from adadp.app.budgets.rules import PLANNED, least_factor
+from adadp.app.budgets.snapshot import Snapshot
 from adadp.app.budgets.statement import statement
 from adadp.app.train.planning import filter_of
 from adadp.errors import AccountingError, AdaDPError, BudgetExceeded, InputError
