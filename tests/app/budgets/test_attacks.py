@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from adadp.accounting import accountant
 from adadp.app import state
-from adadp.app.budgets import BudgetFile, budget, store
+from adadp.app.budgets import BudgetFile, Terms, budget, store
 from adadp.app.budgets.plot import plot_budget
 from adadp.app.cli import main
 from adadp.errors import BudgetExceeded, InputError, LedgerCorrupt, LedgerError
-from adadp.events import GaussianRelease, PoissonSampled, Repeated, compose
+from adadp.events import GaussianRelease, PoissonSampled, Repeated, compose, to_json
 
 RUN = Repeated(GaussianRelease(10.0), 10)
 
@@ -141,8 +141,8 @@ def test_a_clock_that_was_set_back_changes_nothing_that_counts(made, tmp_path, m
 @pytest.mark.parametrize("time", ["2026-01-01T00:00:00", "9999-12-31T23:59:59+00:00", "0001-01-01T00:00:00+00:00", "x"])
 @pytest.mark.parametrize("where", ["create", "reserve"])
 def test_a_time_that_no_picture_has_room_for_is_no_time(tmp_path, time, where):
-    first = {**budget.Terms.as_json(new(tmp_path / "a").state().terms), "time": "2026-01-01T00:00:00+00:00", "who": "x"}
-    event = budget.to_json(GaussianRelease(1.0))
+    first = {**Terms.as_json(new(tmp_path / "a").state().terms), "time": "2026-01-01T00:00:00+00:00", "who": "x"}
+    event = to_json(GaussianRelease(1.0))
     run = {"run": "r", "event": event, "command": "c", "who": "w", "time": "2026-01-01T00:00:00+00:00"}
     (first if where == "create" else run)["time"] = time
     shutil.rmtree(tmp_path / "state")

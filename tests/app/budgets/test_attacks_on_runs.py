@@ -118,8 +118,12 @@ def test_a_copy_that_goes_on_beside_the_original_takes_nothing_more_and_gives_no
     with pytest.raises(LedgerError, match="ends before what"):
         settle_folder(budget, tmp_path / "copy")
     train(budget, out, resume=True)
-    with pytest.raises(LedgerError, match="has been settled"):
+    with pytest.raises(LedgerError, match="ends before what"):
         train(budget, tmp_path / "copy", resume=True)
+    shutil.copytree(out, tmp_path / "late")
+    (tmp_path / "late" / "model.safetensors").unlink()
+    with pytest.raises(LedgerError, match="has been settled"):
+        train(budget, tmp_path / "late", resume=True)
 
 
 def test_a_run_whose_folder_was_emptied_begins_as_a_second_one(budget, tmp_path):
@@ -181,3 +185,89 @@ def test_a_refused_run_says_what_would_fit_after_others_took_their_part(budget, 
         for each in (multiplier, multiplier * 0.98)
     ]
     assert shares[0] <= 1 - spent < shares[1]
+
+
+class Machines:
+    """Two machines that share the disk with the budget, each with notes of its own."""
+
+    def __init__(self, monkeypatch, tmp_path):
+        self._patch, self._path = monkeypatch, tmp_path
+
+    def use(self, name):
+        self._patch.setenv(state.FOLDER, str(self._path / f"notes of {name}"))
+
+
+@pytest.fixture
+def machines(monkeypatch, tmp_path):
+    return Machines(monkeypatch, tmp_path)
+
+
+def test_a_copy_that_went_on_elsewhere_keeps_the_original_from_going_on(budget, tmp_path, machines):
+    """Neither machine has notes of the other. The budget has."""
+    machines.use("first")
+    out = stopped(budget, tmp_path / "run", after=3)
+    copy = shutil.copytree(out, tmp_path / "copy")
+    machines.use("second")
+    stopped(budget, copy, after=5, resume=True, moved=True)
+    machines.use("first")
+    before, used = (out / "ledger.jsonl").read_bytes(), budget.state().used
+    with pytest.raises(LedgerError, match="was resumed elsewhere"):
+        train(budget, out, resume=True)
+    with pytest.raises(LedgerError, match="was resumed elsewhere"):
+        settle_folder(budget, out)
+    assert (out / "ledger.jsonl").read_bytes() == before
+    machines.use("second")
+    train(budget, copy, resume=True)  # it has gone on there, and does
+    assert budget.state().used == used
+    assert [run.resumed for run in budget.state().runs] == [2]
+    assert all(check.passed for check in verify_run(copy, budget.path))
+
+
+def test_of_two_copies_that_go_on_at_once_one_is_certified(budget, tmp_path, machines):
+    machines.use("first")
+    out = stopped(budget, tmp_path / "run", after=3)
+    copy = shutil.copytree(out, tmp_path / "copy")
+
+    def elsewhere(status):
+        if status.step == 5:
+            machines.use("second")
+            train(budget, copy, resume=True, moved=True)
+            machines.use("first")
+
+    with pytest.raises(LedgerError, match="was resumed elsewhere"):
+        train(budget, out, resume=True, watch=elsewhere)
+    assert (copy / "certificate.json").exists()
+    assert not (out / "certificate.json").exists()
+    with pytest.raises(LedgerError, match="has been settled"):
+        train(budget, out, resume=True, moved=True)
+
+
+def test_who_says_that_the_other_copy_released_nothing_is_quoted(budget, tmp_path, machines):
+    machines.use("first")
+    out = stopped(budget, tmp_path / "run", after=3)
+    copy = shutil.copytree(out, tmp_path / "copy")
+    machines.use("second")
+    stopped(budget, copy, after=5, resume=True, moved=True)
+    machines.use("first")
+    train(budget, out, resume=True, moved=True)
+    assert any("or an older one" in note for note in json.loads((out / "certificate.json").read_text())["notes"])
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_kill_between_the_turn_in_the_notes_and_that_in_the_budget_does_not_matter(
+    budget, tmp_path, monkeypatch, place
+):
+    out = stopped(budget, tmp_path / "run", after=3)
+    whole = BudgetFile.resume
+
+    def killed(*given):
+        if place == "after":
+            whole(*given)
+        raise SystemExit(9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BudgetFile, "resume", killed)
+        with pytest.raises(SystemExit):
+            train(budget, out, resume=True)
+    train(budget, out, resume=True)
+    assert all(check.passed for check in verify_run(out, budget.path))

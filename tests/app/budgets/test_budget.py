@@ -117,13 +117,13 @@ def test_a_run_that_released_nothing_gives_all_back(tmp_path):
 def test_a_settled_run_neither_goes_on_nor_is_settled_again(tmp_path):
     budget = made(tmp_path)
     run = budget.reserve(RUN, command="run")
-    budget.resume(run)
+    budget.resume(run, "a", None)
     budget.settle(run, RUN, "head")
-    for again in (lambda: budget.resume(run), lambda: budget.settle(run, None, None)):
+    for again in (lambda: budget.resume(run, "a", None), lambda: budget.settle(run, None, None)):
         with pytest.raises(LedgerError, match="has been settled"):
             again()
     with pytest.raises(LedgerError, match="not counted"):
-        budget.resume("0" * 16)
+        budget.resume("0" * 16, "a", None)
     assert budget.state().runs[0].resumed == 1
 
 
@@ -252,7 +252,7 @@ def test_a_planned_run_that_released_nothing_begins_again_once_under_another_nam
     assert second != first
     assert budget.state().used == whole
     with pytest.raises(LedgerError, match="has been settled"):
-        budget.resume(first)
+        budget.resume(first, "a", None)
     with pytest.raises(BudgetExceeded, match="No reservation"):
         budget.reserve(RUN, command="one")
 

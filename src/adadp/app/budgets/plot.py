@@ -9,8 +9,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from adadp.app.budgets.budget import Snapshot
 from adadp.app.budgets.rules import FILTER
+from adadp.app.budgets.snapshot import Snapshot
 from adadp.errors import InputError
 
 _ROOM = 0.08

@@ -3,6 +3,7 @@
 the folder, or its ledger, is gone           refused: the run stays counted with all it planned
 the ledger does not hold, or was cut back    refused, see ``runs.anchor``
 this machine has no note of the run          refused: the folder may be an older copy
+a copy was resumed on another machine        refused
 the run, or a copy of it, is going on        ``LedgerBusy``
 the ledger holds more than was reserved      refused
 a search                                     it stays counted with all it planned, and is closed
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from adadp.app.accounting import ZcdpFilter
-from adadp.app.budgets.budget import BudgetFile, CountedRun
+from adadp.app.budgets.budget import BudgetFile, went_on_elsewhere
+from adadp.app.budgets.snapshot import CountedRun
 from adadp.app.runs import RunFolder
 from adadp.app.runs.anchor import Anchor, note_of
 from adadp.certificate.verify import verify
@@ -54,8 +56,10 @@ def settle_folder(budget: BudgetFile, folder: str | os.PathLike[str]) -> Counted
                     "was released.",
                     fix="Settle it on the machine where it ran. Until then it counts with all it planned.",
                 )
-            with closing(Anchor.of(ledger, place.path, moved=False)):
+            with closing(Anchor.of(ledger, place.path, moved=False)) as anchor:
                 if found is not None:
+                    if found.turn not in anchor.turns:
+                        raise went_on_elsewhere(ledger.run, budget.name)
                     _check_within(ledger, found.planned)
                 budget.settle(ledger.run, ledger.event(), ledger.head)
         settled = budget.state().run(ledger.run)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adadp.app.budgets.budget import BudgetFile, Snapshot
+from adadp.app.budgets.budget import BudgetFile
 from adadp.app.budgets.rules import FILTER
+from adadp.app.budgets.snapshot import Snapshot
 from adadp.errors import InputError
 from adadp.events import ZcdpCost, flatten
 from adadp.ledger import LedgerRecord

@@ -41,11 +41,12 @@ from adadp.records import Records, Stored
 _SLOT = 128
 """Bytes of a note; two take turns, so that one is whole while the other is written."""
 _KEY = 32
-_KEYS, _MOVED = 2 * _SLOT, 2 * _SLOT + 2 * _KEY
-"""Where key and fingerprint stand, and whether the run was moved here."""
+_TURN = 16
+_KEYS, _MOVED, _TURNS = 2 * _SLOT, 2 * _SLOT + 2 * _KEY, 2 * _SLOT + 2 * _KEY + 1
+"""Where key and fingerprint stand, whether the run was moved here, and its turns."""
 _STATED = (
-    "The run was resumed on a machine that had no record of it. That its folder was the latest one, so that no step "
-    "was released twice, is the word of whoever resumed it."
+    "The run was resumed on a machine that had no record of it, or an older one. That its folder was the latest one, "
+    "so that no step was released twice, is the word of whoever resumed it."
 )
 _FEW = 1000
 """Records on disk that a fingerprint reads."""
@@ -106,6 +107,20 @@ class Anchor:
         """What the certificate states of a run that was resumed on a machine without a note of it."""
         return _STATED if self._read(1, _MOVED) == b"1" else None
 
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """The turns of the run in the budget of its data after which it may go on here; none: it was not counted."""
+        kept = self._read(2 * _TURN, _TURNS).decode("ascii", "replace").strip("\0")
+        return (kept[:_TURN], kept[_TURN:]) if kept else ()
+
+    def note_turns(self, last: str, new: str) -> None:
+        """The run goes on in its turn ``new``, or, if a kill comes before the budget knows that, after ``last``."""
+        self._write(f"{last}{new}".encode("ascii"), _TURNS)
+
+    def note_move(self) -> None:
+        """That the folder is the latest one is the word of whoever resumes the run."""
+        self._write(b"1", _MOVED)
+
     def forget(self) -> None:
         """Remove the notes on a run that has released nothing, and whose folder is taken back."""
         self.path.unlink(missing_ok=True)
@@ -130,7 +145,7 @@ class Anchor:
         noted = max(filter(None, map(self._noted, (0, 1))), default=None)
         if noted is None:
             if ledger.charges and moved:
-                self._write(b"1", _MOVED)
+                self.note_move()
             elif ledger.charges:
                 raise LedgerError(
                     f"This machine has no note of the run in {folder}.",

@@ -135,7 +135,7 @@ class Searching:
     def _counted(self, run: str) -> Counted | None:
         """The search in the budget of its data, if there is one: as a whole, with the id of its ledger."""
         config = self.search.candidates[0]
-        return None if config.budget is None else Counted(budget_of(config), run)
+        return None if config.budget is None else Counted(budget_of(config), run, None)
 
     @property
     def secret(self) -> SecretFolder:
@@ -151,7 +151,7 @@ class Searching:
             ledger = Ledger.open(self.folder.ledger_path, budget=budget)
             if config.budget is not None:
                 try:
-                    Counted.resume(config, ledger.run)
+                    Counted.resume(config, ledger.run, None)
                 except BaseException:
                     ledger.close()
                     raise

@@ -12,6 +12,7 @@ Where something fails before the run is kept, the reservation is given back by t
 from __future__ import annotations
 
 import math
+import secrets
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adadp.app.accounting import ZcdpFilter
-from adadp.app.budgets.budget import BudgetFile, DataBudget, Snapshot, refuse_beyond, refuse_other
+from adadp.app.budgets.budget import BudgetFile, DataBudget, refuse_beyond, refuse_other, went_on_elsewhere
 from adadp.app.budgets.rules import PLANNED, least_factor
+from adadp.app.budgets.snapshot import Snapshot
 from adadp.app.budgets.statement import statement
 from adadp.app.train.planning import filter_of
 from adadp.errors import AccountingError, AdaDPError, BudgetExceeded, InputError
@@ -31,6 +33,7 @@ from adadp.ledger import read_ledger
 
 if TYPE_CHECKING:
     from adadp.app.config import TrainConfig
+    from adadp.app.runs.anchor import Anchor
     from adadp.app.spec import RunSpec
     from adadp.plan import Plan
 
@@ -41,6 +44,8 @@ class Counted:
 
     budget: DataBudget
     run: str
+    turn: str | None
+    """The name of this process in the budget, if it is held to one: nobody else may have gone on when the run ends."""
 
     @classmethod
     def reserve(
@@ -55,16 +60,29 @@ class Counted:
         budget = budget_of(config)
         try:
             made = budget.reserve(event, command=command_of(config), unit=config.unit, timed=timed)
-            return cls(budget, made)
+            return cls(budget, made, made)
         except BudgetExceeded as error:
             raise _with_advice(error, budget.state(), what_fits) from None
 
     @classmethod
-    def resume(cls, config: TrainConfig, run: str) -> Counted:
-        """The run goes on, on what it has reserved."""
-        budget = budget_of(config)
-        budget.resume(run)
-        return cls(budget, run)
+    def resume(cls, config: TrainConfig, run: str, anchor: Anchor | None, *, moved: bool = False) -> Counted:
+        """The run goes on, on what it has reserved. If the budget knows a turn that its notes, the ``anchor``, do not,
+        a copy of the folder went on elsewhere. A search has no notes.
+        """
+        budget, turn = budget_of(config), secrets.token_hex(8)
+        found = budget.state().run(run)
+        if anchor is None or found is None:
+            budget.resume(run, turn, None)
+            return cls(budget, run, None)
+        if found.turn not in anchor.turns and moved:
+            anchor.note_move()
+            anchor.note_turns(found.turn, found.turn)
+        after = anchor.turns
+        if found.turn in after:
+            anchor.note_turns(found.turn, turn)
+        budget.resume(run, turn, after)
+        anchor.note_turns(turn, turn)
+        return cls(budget, run, turn)
 
     def give_back(self) -> None:
         """The run has released nothing and never will. If that cannot be written, it stays counted."""
@@ -83,7 +101,11 @@ class Counted:
 
     def statement(self) -> dict[str, Any]:
         """What the certificate states."""
-        return statement(self.budget.state(), self.budget.name, self.run)
+        state = self.budget.state()
+        found = state.run(self.run)
+        if self.turn is not None and (found is None or found.turn != self.turn):
+            raise went_on_elsewhere(self.run, self.budget.name)
+        return statement(state, self.budget.name, self.run)
 
 
 def event_of(spec: RunSpec, plan: Plan) -> Event:

@@ -348,6 +348,10 @@ class _Place:
             self.anchor = self._stack.enter_context(closing(Anchor.of(ledger, folder.path, moved=self._moved)))
             if not ledger.charges:
                 self._made.callback(self.anchor.forget)
+            if self._counted is not None:
+                self.anchor.note_turns(ledger.run, ledger.run)
+            elif self._config.budget is not None:
+                self._counted = Counted.resume(self._config, ledger.run, self.anchor, moved=self._moved)
         return ledger
 
     def _ledger_of(self, folder: RunFolder) -> Ledger:
@@ -358,10 +362,7 @@ class _Place:
             except InputError:
                 ledger.close()
                 raise
-            self._stack.enter_context(ledger)
-            if self._config.budget is not None and self._anchored:
-                self._counted = Counted.resume(self._config, ledger.run)
-            return ledger
+            return self._stack.enter_context(ledger)
         if folder.checkpoint_path.exists() or folder.metrics():
             raise LedgerCorrupt(
                 f"The ledger of the run in {folder.path} is missing.",
