@@ -49,7 +49,7 @@ def test_every_data_set_has_a_recipe_that_fits_it():
         assert recipe_for(name, ()).model == entry.default_model
         assert whole.delta == DELTAS[name] < 1 / entry.train_records
         stages = [stage.name for stage in parse_features(whole.features)]
-        assert stages == ([] if features is None else [features, "equalise"])
+        assert stages == ([] if features is None else [*(s.name for s in parse_features(features)), "equalise"])
         assert resolve(whole).config == whole
 
 
@@ -101,6 +101,18 @@ def test_a_recipe_decays_its_rate_over_the_epochs_that_are_trained():
     whole = resolve(TrainConfig("mnist", epsilon=2.0, epochs=7)).config
     assert whole.lr is None
     assert "period=7" in str(whole.lr_schedule)
+
+
+def test_momentum_and_average_come_with_the_rate_of_the_recipe():
+    asked = TrainConfig("cifar10", epsilon=2.0, features="synthetic:leaves+patches+synthetic-pca+centre")
+    whole = resolve(asked).config
+    assert (whole.lr, whole.momentum, whole.ema) == (150.0, 0.9, 0.99)
+    assert resolve(whole).config == whole
+    own = resolve(asked.replace(lr=3.0)).config
+    assert (own.lr, own.momentum, own.ema) == (3.0, 0.0, None)
+    assert resolve(asked.replace(ema=0.9)).config.ema == 0.9
+    other = resolve(asked.replace(optimizer="adam", lr=0.1)).config
+    assert (other.momentum, other.ema) == (0.0, None)
 
 
 def test_the_rate_of_another_optimizer_is_not_borrowed():

@@ -24,7 +24,8 @@ LINEAR = ("linear", "linear-no-bias")
 class Recipe:
     """Settings that go together. ``decay``: the learning rate falls linearly to a hundredth over the epochs. ``auto``:
     with a target epsilon, batch and length are chosen from it (``auto_size``), and these numbers are for runs without.
-    ``by_records``: batch and epochs follow the number of records (``auto_size.table_size``).
+    ``by_records``: batch and epochs follow the number of records (``auto_size.table_size``). ``momentum`` and ``ema``
+    are taken where the rate is.
     """
 
     model: str
@@ -36,6 +37,8 @@ class Recipe:
     decay: bool = False
     auto: bool = False
     by_records: bool = False
+    momentum: float = 0.0
+    ema: float | None = None
 
 
 DEFAULT_FEATURES = {
@@ -52,6 +55,9 @@ BYTE_MODEL = "byte-decoder"
 
 EQUALISED = "equalise"
 """What the method adadp puts after such features; see docs/methods/adadp.md."""
+
+SHAPED = (EQUALISED, "centre")
+"""Released stages that leave features as they are but for their mean and the length of some directions."""
 
 DELTAS = {
     "cancer": 1e-4,
@@ -118,6 +124,9 @@ RECIPES: dict[tuple[str, str], Recipe] = {
 }
 
 _BY_FEATURES: dict[str, Recipe] = {
+    "synthetic-pca": Recipe(
+        "linear-no-bias", batch_size=8192, epochs=60, clip_norm=0.1, lr=150.0, momentum=0.9, ema=0.99
+    ),
     "scatter": RECIPES["mnist", "scatter"],
     "pca": RECIPES["mnist", "pca"],
     "conv-cifar100": RECIPES["cifar10", "conv-cifar100"],
@@ -138,7 +147,7 @@ _BY_FEATURES: dict[str, Recipe] = {
 def recipe_for(data: str, stages: tuple[Stage, ...]) -> Recipe:
     """The recipe for a data set (``OWN``, ``TABLE`` or ``NUMBERS`` for others) and the features before the network."""
     names = [stage.name for stage in stages]
-    if names[-1:] == [EQUALISED] and len(names) > 1:  # the same features, in better shape
+    while len(names) > 1 and names[-1] in SHAPED:  # the same features, in better shape
         names.pop()
     kind = "+".join(names) or NONE
     own = RECIPES.get((data, kind))

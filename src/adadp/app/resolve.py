@@ -274,6 +274,8 @@ def _fill_recipe(draft: Draft, recipe: Recipe) -> None:
             why=f"The recipe for this data and these features has one for {recipe.optimizer} only.",
             fix="Pass `lr` (or `lr_schedule`), or leave the `optimizer` out.",
         )
+    draft.momentum = draft.momentum or recipe.momentum
+    draft.ema = draft.ema or recipe.ema
     length = _epochs(draft) if recipe.decay and draft.lr_schedule is None else None
     if length is None:
         draft.lr = recipe.lr
@@ -309,7 +311,7 @@ def _with_defaults(recipe: Recipe, method: Method) -> Recipe:
     """``recipe`` with what belongs to the method: a step rule of its own, and the rate that goes with it."""
     own = method.defaults
     if own.optimizer is not None and own.lr is not None:
-        recipe = replace(recipe, optimizer=own.optimizer, lr=own.lr, decay=False)
+        recipe = replace(recipe, optimizer=own.optimizer, lr=own.lr, decay=False, momentum=0.0, ema=None)
     return recipe if own.clip_norm is None else replace(recipe, clip_norm=own.clip_norm)
 
 

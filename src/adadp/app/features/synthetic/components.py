@@ -29,10 +29,10 @@ from adadp.errors import InputError
 
 @dataclass(frozen=True)
 class SyntheticPca(SyntheticStage):
-    """``synthetic-pca:dim=1500,flatten=200``: so many components of synthetic images, the longest ones shortened."""
+    """``synthetic-pca:dim=2000,flatten=200``: so many components of synthetic images, the longest ones shortened."""
 
     name = "synthetic-pca"
-    dim: int = 1500
+    dim: int = 2000
     flatten: int = 200
 
     def __post_init__(self) -> None:
