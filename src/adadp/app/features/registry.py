@@ -27,6 +27,7 @@ from adadp.app.features.efficientnet import EfficientNetLite0, EfficientNetLite1
 from adadp.app.features.equalise import Equalise
 from adadp.app.features.hub import HubText, HubTokens, TimmImages
 from adadp.app.features.joined import Joined
+from adadp.app.features.lite0_cifar100 import Lite0Cifar100
 from adadp.app.features.pca import Pca
 from adadp.app.features.private_bounds import Bounds
 from adadp.app.features.scattering import Scattering
@@ -49,7 +50,7 @@ NONE = "none"
 _BUILT_IN = (
     *(Scattering, SyntheticImages, LogScattering, Patches, DeepPatches, SyntheticPca, Centre),
     *(Bounds, ConvCifar100, Equalise, Pca, Standardise),
-    *(EfficientNetLite0, EfficientNetLite1, EfficientNetLite2),
+    *(EfficientNetLite0, EfficientNetLite1, EfficientNetLite2, Lite0Cifar100),
     *(Bytes, WordLlama, HubText, HubTokens, TimmImages),
 )
 

@@ -15,7 +15,7 @@ from adadp.app.cli.options import section
 if TYPE_CHECKING:
     from adadp.lab.pretraining.training import Epoch
 
-_FEATURES = ("conv-cifar100",)
+_FEATURES = ("conv-cifar100", "lite0-cifar100")
 
 
 @section("Laboratory")
@@ -31,14 +31,16 @@ _FEATURES = ("conv-cifar100",)
 def pretrain(features: str, folder: Path, source_dir: str | None, **how: Any) -> None:
     """Train the frozen layers of FEATURES on the public images of CIFAR-100. Not private.
 
-    The files are written after every epoch.
+    FEATURES are conv-cifar100 (two convolutions) or lite0-cifar100 (a network for ImageNet, fine-tuned). The files are
+    written after every epoch.
 
     \b
     adadp pretrain --out weights
-    adadp pretrain conv-cifar100 --out weights --epochs 1 --from DIR
+    adadp pretrain lite0-cifar100 --out weights --from DIR
     """
     from adadp.app import zoo
     from adadp.lab.pretraining.convolutions import Convolutions
+    from adadp.lab.pretraining.lite0 import Lite0
     from adadp.lab.pretraining.training import pretrain as train
     from adadp.lab.pretraining.training import write_pretrained
 
@@ -50,7 +52,7 @@ def pretrain(features: str, folder: Path, source_dir: str | None, **how: Any) ->
             err=True,
         )
 
-    recipes = {each.name: each for each in (Convolutions(),)}
+    recipes = {each.name: each for each in (Convolutions(), Lite0())}
     loaded = zoo.load("cifar100", source_dir=source_dir)
     made = train(recipes[features], *loaded.train, **how, watch=watch, origin=loaded.description)
     click.echo(f"wrote {made.name}.safetensors and {made.name}.json to {folder}")

@@ -200,8 +200,10 @@ def crops(pixels: Tensor, side: int) -> Tensor:
 
 
 @torch.no_grad()
-def folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the convolution with the scale and shift of the normalisation multiplied in."""
+def folded(convolution: nn.Module, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the convolution with the scale and shift of the batch normalisation multiplied in."""
+    assert isinstance(convolution, nn.Conv2d)
+    assert isinstance(norm, nn.BatchNorm2d)
     mean, variance = norm.running_mean, norm.running_var
     assert mean is not None
     assert variance is not None
