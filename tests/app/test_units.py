@@ -526,6 +526,20 @@ def test_a_run_on_units_resumes_to_the_same_model(tmp_path):
     assert torch.equal(expected, again)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [{"units": IDS.flip(0)}, {"data": (X.flip(1), Y)}])
+def test_a_run_on_units_does_not_go_on_with_others(tmp_path, changed):
+    def stop(status):
+        if status.step == 2:
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        trained(out=tmp_path / "run", seed=None, watch=stop)
+    with pytest.raises(InputError, match="The records are not those the run was begun with"):
+        trained(out=tmp_path / "run", seed=None, resume=True, **changed)
+    trained(out=tmp_path / "run", seed=None, resume=True)
+
+
 def test_a_loop_of_ones_own_is_certified_for_units(tmp_path):
     plan = Plan.of_noise(noise=1.0, steps=2, records=40, batch_size=20, clip_norm=1.0)
     frame = {"x": X, "label": Y, "who": IDS}

@@ -85,14 +85,16 @@ class Anchor:
         note = f"{text}{zlib.crc32(text.encode()):08x}".encode().ljust(_SLOT - 1) + b"\n"
         self._write(note, length % 2 * _SLOT)
 
-    def check_records(self, records: Records, *, begun: bool) -> None:
+    def check_records(self, records: Records, units: Tensor | None = None, *, begun: bool) -> None:
         """Refuse other records than those the run was ``begun`` with; if it was not, remember these by a keyed digest.
+
+        Where these are rows of ``units``, which unit each row belongs to is a part of it.
 
         The key is drawn here and stays here: without it nobody can try records out against the digest.
         """
         kept = self._read(2 * _KEY, _KEYS)
         if begun and len(kept) == 2 * _KEY and kept.strip(b"\0"):
-            if _fingerprint(records, kept[:_KEY]) != kept[_KEY:]:
+            if _fingerprint(records, units, kept[:_KEY]) != kept[_KEY:]:
                 raise InputError(
                     "The records are not those the run was begun with.",
                     why="What was released and what is released now would be charged as one run on one data set.",
@@ -100,7 +102,7 @@ class Anchor:
                 )
             return
         key = os.urandom(_KEY)
-        self._write(key + _fingerprint(records, key), _KEYS)
+        self._write(key + _fingerprint(records, units, key), _KEYS)
 
     @property
     def moved(self) -> str | None:
@@ -206,13 +208,14 @@ def _lines(ledger: Ledger) -> list[bytes]:
     return Path(ledger.path).read_bytes().splitlines()
 
 
-def _fingerprint(records: Records, key: bytes) -> bytes:
-    """A digest under ``key`` of all records in memory; of those on disk, of a thousand and how many there are.
+def _fingerprint(records: Records, units: Tensor | None, key: bytes) -> bytes:
+    """A digest under ``key`` of all records in memory; of those on disk, of a thousand and how many there are; and of
+    the unit of each.
 
     Of a ``Dataset``, which may draw random numbers whenever it is read, it covers the number of records alone.
     """
     digest = hashlib.blake2b(str(len(records)).encode(), key=key, digest_size=_KEY)
-    for part in _parts(records):
+    for part in (*_parts(records), *([] if units is None else [units])):
         digest.update(f"{part.dtype} {tuple(part.shape)}".encode())
         digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.digest()

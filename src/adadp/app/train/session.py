@@ -187,7 +187,7 @@ def train(
             scheduled=scheduled,
             holdout=holdout,
         )
-        place.check_records(records, resume)
+        place.check_records(rows, units, resume)
         canaries.save(place.folder)
         if resume:
             run.resume()
@@ -291,10 +291,10 @@ class _Place:
             return self._noted(self._begun(self.folder.ledger_path), self.folder)
         return self._noted(self._ledger_of(self.folder), self.folder)
 
-    def check_records(self, records: Records, begun: bool) -> None:
+    def check_records(self, records: Records, units: Units | None, begun: bool) -> None:
         """Refuse other records of the user's own than those the run was ``begun`` with."""
         if self.anchor is not None and (is_own(self._config.data) or self._config.data == "python"):
-            self.anchor.check_records(records, begun=begun)
+            self.anchor.check_records(records, None if units is None else units.codes, begun=begun)
 
     def budget_statement(self) -> dict[str, Any] | None:
         """What the certificate states of the budget that the run is counted in."""
