@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -26,6 +26,8 @@ class Pair:
     input: Tensor | None
     output_grad: Tensor
     slots: tuple[str, ...]
+    kept: dict[str, tuple[Tensor, ...]] = field(default_factory=dict, kw_only=True)
+    """What a rule made of it for norms and needs again for sums."""
 
     @property
     def records(self) -> int:

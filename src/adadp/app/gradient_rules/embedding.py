@@ -74,8 +74,13 @@ class EmbeddingRule(Rule):
         assert joined is not None
         return TiedRule(self, LinearRule()), TiedPair(None, joined[1].output_grad, ("weight",), looked_up, joined[1])
 
-    def _rows_of_records(self, pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
+    def _rows_of_records(self, pair: Pair) -> tuple[Tensor, ...]:
         """For every row that a record looked up, once: the record, the row, and the record's gradient there."""
+        if "rows" not in pair.kept:
+            pair.kept["rows"] = self._found_rows(pair)
+        return pair.kept["rows"]
+
+    def _found_rows(self, pair: Pair) -> tuple[Tensor, ...]:
         index, grads = self.lookups(pair)
         find = _unique if grads.device.type == "cpu" else _unique_of_fixed_size
         keys, place = find((index + self._offsets(pair)).reshape(-1))
