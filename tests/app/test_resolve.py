@@ -63,6 +63,13 @@ def test_every_recipe_trains_with_its_features(data, kind):
     assert whole.lr is not None or whole.lr_schedule is not None
 
 
+def test_stages_that_shape_features_leave_them_their_recipe():
+    plain = recipe_for("cifar10", parse_features("lite0-cifar100"))
+    assert plain.model == "linear-no-bias"
+    assert recipe_for("cifar10", parse_features("lite0-cifar100+centre+equalise")) is plain
+    assert recipe_for("mnist", parse_features("centre")) is recipe_for("mnist", ())
+
+
 def test_a_table_gets_a_tenth_of_its_records_in_a_batch():
     asked = TrainConfig("table:x.csv", epsilon=1.0, delta=1e-6)
     whole = resolve(asked.replace(records=39_000)).config

@@ -133,6 +133,7 @@ _BY_FEATURES: dict[str, Recipe] = {
     "efficientnet-lite0": RECIPES["cifar10", "efficientnet-lite0"],
     "efficientnet-lite1": RECIPES["cifar10", "efficientnet-lite0"],
     "efficientnet-lite2": RECIPES["cifar10", "efficientnet-lite0"],
+    "lite0-cifar100": RECIPES["cifar10", "efficientnet-lite0"],
     "timm": RECIPES["cifar10", "efficientnet-lite0"],
     "wordllama": RECIPES["imdb", "wordllama"],
     "hf": RECIPES["imdb", "wordllama"],
