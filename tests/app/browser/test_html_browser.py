@@ -127,8 +127,8 @@ def test_the_charts_of_a_run_hold_its_numbers(browser, run):
     with opened(browser, run) as page:
         assert drawn(page) == expected(run)
         of_figures = {"roc", "precision", "calibration"}
-        assert set(drawn(page)) == {"accuracy", "spending", "trade", "accountants", "rate"} | of_figures
-        assert page.locator(".plot svg").count() == 8
+        assert set(drawn(page)) == {"accuracy", "spending", "trade", "accountants", "rate", "attacks"} | of_figures
+        assert page.locator(".plot svg").count() == 9
         looks = [
             line["test_accuracy"] for line in map(json.loads, (run / "metrics.jsonl").open()) if "test_accuracy" in line
         ]
