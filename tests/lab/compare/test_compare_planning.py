@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from adadp.accounting import accountant
 from adadp.app import start, zoo
 from adadp.app.budgets import BudgetFile
+from adadp.app.config import TrainConfig
 from adadp.app.runs import RunFolder
+from adadp.app.selection.tuning import planned
 from adadp.errors import BudgetExceeded, InputError
 from adadp.events import Repeated, compose
 from adadp.lab.compare import Case, Comparison, compare
@@ -97,6 +99,18 @@ def test_own_data_needs_test_records_and_may_hide_its_size(table):
     )
     assert (counted.plan.records, public.plan.records) == (200, 180)
     assert not is_public([counted])
+
+
+def test_targets_that_are_numbers_have_no_accuracy_to_be_compared_or_searched_by(tmp_path):
+    """Else the runs are paid for, and then there is nothing to compare."""
+    schema = tmp_path / "stays.toml"
+    schema.write_text('[target]\ncolumn = "days"\nkind = "count"\nhigh = 60\n[columns]\njob = {kind = "text"}\n')
+    base = {"data": "table:x.csv", "schema": str(schema), "test_data": "table:y.csv", "records": 500}
+    with pytest.raises(InputError, match=r"The targets of table:x\.csv are numbers.*Nothing was spent"):
+        plan_all(spec(base=base))
+    settings = TrainConfig(**{**BASE, **base, "epsilon": 1.0})
+    with pytest.raises(InputError, match=r"The targets of table:x\.csv are numbers.*Nothing was spent"):
+        planned(settings, [{"lr": 0.1}, {"lr": 0.2}], validation_data="table:y.csv")
 
 
 def test_names_that_look_alike_in_folders_stay_apart():

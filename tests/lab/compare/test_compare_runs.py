@@ -18,12 +18,14 @@ from filelock import FileLock
 
 from adadp.accounting import accountant
 from adadp.app.config import TrainConfig
+from adadp.app.figures import baseline
 from adadp.app.runs import RunFolder
 from adadp.app.train import verify_run
 from adadp.app.train.stopping import stop_requests
 from adadp.errors import InputError
 from adadp.events import compose
 from adadp.lab.compare import Case, Comparison, Ended, Progress, compare
+from adadp.lab.compare.results import _misleading
 from adadp.ledger import read_ledger
 
 pytestmark = pytest.mark.slow
@@ -153,6 +155,7 @@ def test_results_are_written_as_they_are_returned(whole):
             counts = RunFolder.open(out / run["folder"]).confusion()["counts"]
             recalls = [row[place] / sum(row) for place, row in enumerate(counts)]
             assert run["balanced_accuracy"] == pytest.approx(sum(recalls) / 2)
+            assert (run["worse"] is None) == (baseline(RunFolder.open(out / run["folder"]).figures()) is None)
         asked = TrainConfig.from_toml(out / case["runs"][0]["folder"] / "config.toml")
         assert (asked.epsilon, asked.seed) == (case["epsilon"], 0)
     assert [(pair["epsilon"], pair["name"], pair["over"]) for pair in results["pairs"]] == [
@@ -161,6 +164,13 @@ def test_results_are_written_as_they_are_returned(whole):
     ]
     assert {each["mark"] for each in results["smallest"]} == {0.5, 0.99}
     assert results["failed"] == []
+
+
+def test_an_accuracy_that_misleads_is_told():
+    said = "no better than always answering no (AUROC 0.7)"
+    case = {"name": "adadp", "epsilon": 2.0, "runs": [{"worse": None}, {"worse": said}, {}]}
+    assert _misleading(case) == [f"adadp at epsilon 2 is, in 1 of 3 runs, {said}."]
+    assert _misleading(case | {"runs": [{"worse": None}]}) == []
 
 
 def test_every_run_is_an_ordinary_one_that_verifies(whole):

@@ -23,6 +23,7 @@ from adadp.app.accounting.calibrate import smallest_noise
 from adadp.app.accounting.repetitions import Repetitions
 from adadp.app.accounting.search_noise import noise_for_search
 from adadp.app.config import AUTO, TrainConfig
+from adadp.app.owndata import load_schema
 from adadp.app.resolve import delta_of, resolve
 from adadp.app.schedules import ValidationDecay
 from adadp.app.selection.settings import Setting
@@ -66,6 +67,12 @@ def check_base(base: TrainConfig) -> None:
             raise InputError(f"`{name}` is given.", why=why, fix="Leave it out.")
     if "python" in (base.data, base.model, base.optimizer):
         raise InputError("A search needs data, model and optimizer by name.", fix="Name a file or a data set.")
+    if base.schema is not None and load_schema(base.schema).targets:
+        raise InputError(
+            f"The targets of {base.data} are numbers.",
+            why="A search compares runs by how many answers are right. Nothing was spent.",
+            fix="Train with `holdout`, whose figures are charged, and choose the next setting by them.",
+        )
 
 
 def epsilon_of_one_run(base: TrainConfig, law: Repetitions) -> float:

@@ -278,7 +278,7 @@ def _show(results: Mapping[str, Any], out: Path) -> None:
     if results["rehearsal"]:
         click.echo(REHEARSALS)
     Console().print(_table(results))
-    for line in (*differences(results), *smallest(results), results["total"]["text"]):
+    for line in (*results["misleading"], *differences(results), *smallest(results), results["total"]["text"]):
         click.echo(line)
     for each in results["failed"]:
         click.echo(f"FAILED: {each['name']}, {heading(each['epsilon'])}, seed {each['seed']}: {each['error']}")

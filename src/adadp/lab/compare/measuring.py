@@ -15,6 +15,7 @@ from typing import Any
 
 from adadp.app import start
 from adadp.app.config import TrainConfig
+from adadp.app.figures import baseline, headline
 from adadp.app.resolve import resolve
 from adadp.app.runs import RunFolder
 from adadp.app.texts.schedules import parse_schedule
@@ -45,12 +46,13 @@ def measured_run(config: TrainConfig, out: Path, *, watch: Callable[[Status], No
         )
     certificate = folder.certificate()
     assert certificate is not None
-    lines = folder.metrics()
+    lines, figures = folder.metrics(), folder.figures()
     plan = certificate["plan"]
     return {
         "seed": config.seed,
         "test_accuracy": _final_accuracy(lines, out),
         "balanced_accuracy": None if (counts := folder.class_counts()) is None else counts.balanced_accuracy,
+        "worse": None if figures is None or baseline(figures) is None else headline(figures),
         **stated(certificate),
         "claimed": certificate.get("claimed_by_paper", {}).get("epsilon", certificate.get("claimed_epsilon")),
         **{name: certificate[name] for name in ("delta", "neighbours", "sampling", "accountant")},

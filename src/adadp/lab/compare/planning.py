@@ -21,7 +21,7 @@ from itertools import count
 from adadp.accounting import Status, accountant
 from adadp.app.config import TrainConfig
 from adadp.app.inputs import load_inputs
-from adadp.app.owndata import is_own
+from adadp.app.owndata import is_own, load_schema
 from adadp.app.resolve import fitted, public_records, resolve, training_records
 from adadp.app.spec import RunSpec
 from adadp.app.train.planning import filter_of, plan_of
@@ -152,6 +152,12 @@ def _why_not_private(run: RunSpec) -> str | None:
 
 
 def _check_test_records(config: TrainConfig) -> None:
+    if config.schema is not None and load_schema(config.schema).targets:
+        raise InputError(
+            f"The targets of {config.data} are numbers.",
+            why="The methods are compared by their accuracy. Nothing was spent.",
+            fix="Train them one by one with adadp train, and compare their figures.",
+        )
     lacking = config.test_data is None if is_own(config.data) else not find(config.data).test_records
     if lacking:
         raise InputError(

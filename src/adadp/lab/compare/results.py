@@ -56,6 +56,7 @@ class Board:
     def results(self, total: Mapping[str, Any]) -> Results:
         """Everything as JSON; ``total`` says what all runs cost together."""
         spec, configs = self.spec, [case.config for case in self.planned]
+        cases = [self._case(case) for case in self.planned]
         return {
             "format": FORMAT,
             "title": spec.title,
@@ -69,7 +70,8 @@ class Board:
             "sampling": _shared([case.plan.sampling for case in self.planned]),
             "seeds": list(spec.seeds),
             "marks": list(spec.marks),
-            "cases": [self._case(case) for case in self.planned],
+            "cases": cases,
+            "misleading": [said for case in cases for said in _misleading(case)],
             "pairs": self._pairs(),
             "smallest": [
                 {"name": case.name, "mark": mark, "epsilon": found.epsilon, "above": found.above, "text": found.text}
@@ -131,6 +133,14 @@ def write_results(results: Results, out: Path) -> None:
         about = {"name": case["name"], "asked_epsilon": case["epsilon"], "method": case["method"]}
         writer.writerows({**run, **about} for run in case["runs"])
     write_atomic(out / CSV_NAME, table.getvalue().encode("utf-8"))
+
+
+def _misleading(case: dict[str, Any]) -> list[str]:
+    """That a case is no better than a constant answer, which its accuracy does not say."""
+    runs = case["runs"]
+    worse = [run["worse"] for run in runs if run.get("worse")]
+    where = f"{case['name']} at " + ("its own budget" if case["epsilon"] is None else f"epsilon {case['epsilon']:g}")
+    return [f"{where} is, in {len(worse)} of {len(runs)} runs, {worse[0]}."] if worse else []
 
 
 def _shared(values: Sequence[Any]) -> Any:

@@ -66,7 +66,7 @@ def comparison_page(results: Results) -> Page:
         headline=results["title"],
         status=status,
         tone=tone,
-        lead=(*([REHEARSALS] if results["rehearsal"] else []), *verdicts),
+        lead=(*([REHEARSALS] if results["rehearsal"] else []), *verdicts, *results.get("misleading", ())),
         figures=KeyFigures(tuple(_figures(results))),
         sections=tuple(sections),
         made_with=f"Made with {results['made_with']}.",
