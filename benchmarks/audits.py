@@ -3,7 +3,7 @@
     python benchmarks/audits.py                        measures and prints it
     python benchmarks/audits.py --write docs/audit.md  puts it into the page too
 
-Every attack makes 640 runs on each side of the twin; the number in a cell is the smallest of 20, 40, 80, ... runs on
+Every attack makes 320 runs on each side of the twin; the number in a cell is the smallest of 20, 40, 80, ... runs on
 a side whose scores refute what the runs have charged.
 """
 
@@ -43,7 +43,7 @@ def cell(twin: Twin, attack: str, most: int) -> str:
 def main() -> None:
     """Measure the table, and write it where that is asked."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=640, help="Runs on each side at most.")
+    parser.add_argument("--runs", type=int, default=320, help="Runs on each side at most.")
     parser.add_argument("--write", type=Path, help="Page to put the table into.")
     asked = parser.parse_args()
     torch.set_num_threads(1)
