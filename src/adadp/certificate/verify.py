@@ -106,7 +106,7 @@ def checked(name: str, check: Callable[[], str]) -> Check:
         return Check(name, True, check())
     except AdaDPError as error:
         return Check(name, False, str(error))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OSError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
         return Check(name, False, f"The certificate is not complete: {type(error).__name__} {error}.")
 
 
