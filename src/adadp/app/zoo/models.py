@@ -179,7 +179,7 @@ _NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "resnet": _resnet,
     "byte-decoder": _byte_decoder,
 }
-_MOST_PARAMETERS, _MOST_LAYERS, _DEEPEST = 1 << 31, 100, 1208
+_MOST_PARAMETERS, _MOST_LAYERS, _DEEPEST = 1 << 30, 100, 1208
 _SIZES = {"mlp": None, "feature-cnn": 2, "resnet": 1, "byte-decoder": 2}
 """Networks whose name may be followed by sizes, and by how many; None: any number."""
 
