@@ -95,6 +95,12 @@ class RunFolder:
                 fix="Check the path, or begin a run there.",
             )
         clean(place)
+        if not (place / "config.toml").stat().st_size:  # ``write_new`` takes the name first
+            raise InputError(
+                f"The run in {place} was killed before it began.",
+                why="Its config.toml is empty, so nothing was released.",
+                fix="Remove the folder, and begin the run again.",
+            )
         return cls(place, TrainConfig.from_toml(place / "config.toml"))
 
     @property
