@@ -27,14 +27,15 @@ BESIDE_APP = ("integrations", "sklearn")
 
 CORE: dict[str, set[str]] = {
     "errors": set(),
+    "files": set(),
     "checks": {"errors"},
     "disk": set(),
     "registry": {"errors", "checks"},
     "events": {"errors", "checks"},
     "schedules": {"errors", "checks"},
-    "ledger": {"errors", "checks", "disk", "registry", "events"},
+    "ledger": {"errors", "checks", "disk", "files", "registry", "events"},
     "accounting": {"errors", "checks", "events", "registry"},
-    "certificate": {"errors", "checks", "registry", "events", "accounting", "ledger"},
+    "certificate": {"errors", "checks", "files", "registry", "events", "accounting", "ledger"},
     "normals": {"registry"},
     "randomness": {"errors", "checks", "normals"},
     "sampling": {"errors", "checks", "registry", "events", "randomness", "ranks"},
@@ -69,7 +70,7 @@ CORE: dict[str, set[str]] = {
 }
 """Room of the core -> rooms of the core it may import."""
 
-WITHOUT_TORCH = {"errors", "checks", "registry", "events", "schedules", "ledger", "accounting", "certificate"}
+WITHOUT_TORCH = {"errors", "checks", "files", "registry", "events", "schedules", "ledger", "accounting", "certificate"}
 DOORS = {"__init__", "__main__", "testing"}
 HEAVY = {"torch", "numpy", "scipy"}
 SECONDS_TO_START = 0.5

@@ -33,13 +33,27 @@ _INSTALLED_ONLY = ContextVar("installed only", default=False)
 
 
 @contextmanager
-def installed_only() -> Iterator[None]:
-    """Inside, parts are found by the names of installed packages alone: no text can make a module be imported."""
-    token = _INSTALLED_ONLY.set(True)
+def installed_only(*, trust_code: bool = False) -> Iterator[None]:
+    """Inside, parts are found by the names of installed packages alone: no text can make a module be imported.
+
+    With ``trust_code`` nothing changes: whoever reads the text trusts the one who wrote it.
+    """
+    token = _INSTALLED_ONLY.set(_INSTALLED_ONLY.get() or not trust_code)
     try:
         yield
     finally:
         _INSTALLED_ONLY.reset(token)
+
+
+def refuse_untrusted(kind: str, name: str) -> None:
+    """Refuse, inside of ``installed_only``, the part that ``name`` names by its place."""
+    if _INSTALLED_ONLY.get():
+        raise InputError(
+            f"The {kind} {name} is named by where it is defined.",
+            why="Loading it would run that code, and a folder can come from anybody.",
+            fix="If you trust the code, pass `trust_code`; or have it installed as a package that offers it by an "
+            "entry point (docs/extend.md).",
+        )
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -72,13 +86,8 @@ class Registry(Mapping[str, T], Generic[T]):
     def find(self, name: str) -> T:
         """The part called ``name``, or the one at the place ``name``."""
         module, at_place, attribute = name.rpartition(":")
-        if at_place and _INSTALLED_ONLY.get():
-            raise InputError(
-                f"The {self._kind} {name} is named by where it is defined.",
-                why="No code is run here that a folder names.",
-                fix="Install it as a package that offers it by an entry point (docs/extend.md).",
-            )
         if at_place:
+            refuse_untrusted(self._kind, name)
             return self._loaded(name, lambda: getattr(_module(module), attribute))
         if name not in self:
             raise InputError(

@@ -31,7 +31,6 @@ import math
 import os
 import re
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +40,7 @@ from typing import Any
 
 import tomli_w
 
-from adadp import checks
+from adadp import checks, files
 from adadp.app.rates import learning_rate, weight_decay
 from adadp.app.schedules import ValidationDecay
 from adadp.app.settings import AUTO as AUTO  # noqa: PLC0414  # who reads a configuration asks for it here
@@ -50,11 +49,6 @@ from adadp.app.texts.schedules import OpenSchedule, parse_noise, parse_open
 from adadp.certificate.digests import json_digest
 from adadp.errors import InputError, within
 from adadp.schedules import number_text
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 OPTIMIZERS = {"sgd": True, "adam": False, "adamw": False, "adambc": False, "rms": False, "python": False}
 """Name of an optimizer -> whether it takes ``momentum``; ``python`` is one that a caller of ``fit`` made."""
@@ -463,10 +457,10 @@ def read_toml(source: str | os.PathLike[str]) -> dict[str, Any]:
     """The keys of a configuration: ``source`` is TOML text, or (a ``Path``) the file that holds it."""
     where = "the text" if isinstance(source, str) else str(source)
     try:
-        return tomllib.loads(source if isinstance(source, str) else Path(source).read_text(encoding="utf-8-sig"))
+        return files.toml_of(source) if isinstance(source, str) else files.read_toml(Path(source))
     except OSError as error:
         raise InputError(
-            f"The configuration {where} cannot be read: {error.strerror}.", fix="Check the path."
+            f"The configuration {where} cannot be read: {error.strerror or error}.", fix="Check the path."
         ) from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise InputError(

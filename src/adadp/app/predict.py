@@ -27,6 +27,7 @@ from adadp.app.runs import RunFolder
 from adadp.app.targets import Target
 from adadp.app.zoo.models import build_model
 from adadp.errors import InputError, RunError
+from adadp.registry import installed_only
 
 _AT_ONCE = 256
 
@@ -135,12 +136,14 @@ def load_model(
     model: str | nn.Module | None = None,
     classes: int | Sequence[str] | None = None,
     input_shape: Shape | None = None,
+    trust_code: bool = False,
 ) -> TrainedModel:
     """The model that the run in the folder ``out`` has trained.
 
-    The folder of a run from Python (``fit``) names no network: ``model`` is one, or the text ``module:function`` of a
-    function of (input_shape, classes) that makes it. ``classes`` are their number or names, and ``input_shape`` is that
-    of a record. Other runs know all three.
+    Code that the folder names, ``module:Name``, is imported only with ``trust_code``. The folder of a run from Python
+    (``fit``) names no network: ``model`` is one, or the text ``module:function`` of a function of (input_shape,
+    classes) that makes it. ``classes`` are their number or names, and ``input_shape`` is that of a record. Other runs
+    know all three.
 
     ==============================================  ===============================================================
     the run has not finished                        ``RunError``
@@ -164,11 +167,15 @@ def load_model(
             why="It would be ignored.",
             fix="Leave it out.",
         )
-    stages = parse_features(config.features)
-    features, after = whole_module(stages, shape, folder.load_features())
     numbers = () if encoder is None else encoder.targets
     outputs = len(numbers) or len(names)
-    network = _network(config.model if model is None else model, after, outputs, numbers=bool(numbers))
+    with installed_only(trust_code=trust_code):
+        stages = parse_features(config.features)
+        features, after = whole_module(stages, shape, folder.load_features())
+        network = _network(config.model, after, outputs, numbers=bool(numbers)) if model is None else None
+    if model is not None:  # it is the caller's
+        network = _network(model, after, outputs, numbers=bool(numbers))
+    assert network is not None
     try:
         network.load_state_dict(folder.load_model_tensors())
     except RuntimeError as error:
@@ -182,7 +189,7 @@ def load_model(
 
 
 def _network(model: str | nn.Module | None, shape: Shape, outputs: int, *, numbers: bool) -> nn.Module:
-    assert model is not None
+    assert model is not None  # a configuration that names none has been resolved
     if isinstance(model, nn.Module):
         return model
     return build_model(model, input_shape=shape, classes=outputs, seed=0, numbers=numbers)
@@ -301,9 +308,10 @@ def _parts_of_table(encoder: TableEncoder, table: Table, beside: Sequence[str]) 
 def _check_columns(encoder: TableEncoder, table: Table, beside: Sequence[str]) -> None:
     """Refuse a table that lacks columns, or has some nobody knows: all of them are named."""
     declared = {name: bool(column.width) for name, column in encoder.columns}
-    absent = [name for name, used in declared.items() if used and name not in table.header]
-    lacking = [name for name in beside if name not in table.header]
-    unknown = [name for name in table.header if name not in {*encoder.target_names, encoder.unit, *declared, *beside}]
+    there, known = set(table.header), {*encoder.target_names, encoder.unit, *declared, *beside}
+    absent = [name for name, used in declared.items() if used and name not in there]
+    lacking = [name for name in beside if name not in there]
+    unknown = [name for name in table.header if name not in known]
     found = [
         *(f"it has no column {name!r}, which the model was trained on" for name in absent),
         *(f"it has no column {name!r}, which was to be kept (`id`)" for name in lacking),
@@ -311,7 +319,7 @@ def _check_columns(encoder: TableEncoder, table: Table, beside: Sequence[str]) -
     ]
     if found:
         raise InputError(
-            f"{table.path} is not like the table the model was trained on: {'; '.join(found)}.",
+            f"{table.path} is not like the table the model was trained on: {'; '.join(found[:100])}.",
             fix="Give these columns their names, and take out those that are not declared.",
         )
 

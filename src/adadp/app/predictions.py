@@ -75,7 +75,14 @@ def write_predictions(
                     classes = [trained.class_names[each] for each in trained.chosen(found).tolist()]
                     writer.add(names, classes, found if probabilities else found[:, :0])
                 rows += len(records)
-        _hand_over(written, output if path is None else path)
+        try:
+            _hand_over(written, output if path is None else path)
+        except OSError as error:
+            if path is None:
+                raise
+            raise InputError(
+                f"{output} cannot be written: {error.strerror}.", fix="Make room, or choose another."
+            ) from error
     return rows
 
 

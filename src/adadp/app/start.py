@@ -36,6 +36,7 @@ from adadp.app.zoo.models import build_model
 from adadp.errors import InputError
 from adadp.ranks import joined, together
 from adadp.records import Stored, in_memory
+from adadp.registry import installed_only
 
 
 @together
@@ -60,12 +61,17 @@ def resume(
     out: str | os.PathLike[str],
     *,
     moved: bool = False,
+    trust_code: bool = False,
     watch: Callable[[Status], None] | None = None,
     progress: Progress | None = None,
 ) -> TrainResult:
-    """Go on with the run in the folder ``out``; ``moved`` as in ``adadp.app.runs.anchor``."""
-    spec = resolve(joined().from_first("opening the folder", lambda: _configured(out)))
-    return run_on(_in_turn(spec, progress), spec, out, resume=True, moved=moved, watch=watch)
+    """Go on with the run in the folder ``out``; ``moved`` as in ``adadp.app.runs.anchor``.
+
+    Code that the folder names, ``module:Name``, is imported only with ``trust_code``.
+    """
+    with installed_only(trust_code=trust_code):
+        spec = resolve(joined().from_first("opening the folder", lambda: _configured(out)))
+        return run_on(_in_turn(spec, progress), spec, out, resume=True, moved=moved, watch=watch)
 
 
 def _configured(out: str | os.PathLike[str]) -> TrainConfig:

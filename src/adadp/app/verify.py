@@ -1,7 +1,7 @@
 """``adadp verify``: what the files of a run tell (``adadp.certificate``), and what the application can check besides.
 
 torch cannot be imported here              the files alone are checked, and the last line says what was not
-a part of the run is the user's own code   the same: nothing of it is imported
+a part of the run is the user's own code   the same, without ``trust_code``: nothing of it is imported
 its method is not installed here           the same
 """
 
@@ -10,22 +10,16 @@ its method is not installed here           the same
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adadp.certificate.verify import Check, checked, verify
+from adadp.files import contents, json_of, read_toml
 from adadp.ledger import read_ledger
 from adadp.registry import installed_only
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from adadp.app.runs import RunFolder
@@ -36,8 +30,15 @@ _PARTS = ("method", "clip_rule", "features")
 """Settings that name a part of a run, several of them joined by +."""
 
 
-def verify_run(folder: str | os.PathLike[str] | RunFolder, budget: str | os.PathLike[str] | None = None) -> list[Check]:
+def verify_run(
+    folder: str | os.PathLike[str] | RunFolder,
+    budget: str | os.PathLike[str] | None = None,
+    *,
+    trust_code: bool = False,
+) -> list[Check]:
     """Check everything that can be checked about the finished run in ``folder``. Reads it and writes nothing.
+
+    ``trust_code``: import code of the user's own that config.toml names, for the checks that need it.
 
     With ``budget``, the file of a budget, also that the run is counted there, and with all that its ledger has charged.
     """
@@ -48,18 +49,18 @@ def verify_run(folder: str | os.PathLike[str] | RunFolder, budget: str | os.Path
     config = _config(path)
     checks += _of_budget(path, config, budget)
     own = [part for part in _parts(config) if _PLACE.match(part)]
-    if own:
-        return [*checks, _not_checked(f"{', '.join(own)}, which is the user's own code")]
+    if own and not trust_code:
+        return [*checks, _not_checked(f"{', '.join(own)}, which is the user's own code: pass trust_code to run it")]
     try:
         from adadp.app.texts.methods import METHODS
         from adadp.app.train.verify import application_checks
     except ImportError as error:
         return [*checks, _not_checked(f"{error.name or error}, which cannot be imported here")]
     method = str(config.get("method", "adadp")).partition(":")[0]
-    if method not in METHODS:
+    if method not in METHODS and not own:
         return [*checks, _not_checked(f"the method {method}, which is not installed here")]
     found = {check.name: check for check in checks}
-    with installed_only():  # also for parts that only search.json names
+    with installed_only(trust_code=trust_code):  # also for parts that only search.json names
         for name, check in application_checks(path).items():
             if name not in found or found[name].passed:
                 found[name] = checked(name, check)
@@ -68,7 +69,7 @@ def verify_run(folder: str | os.PathLike[str] | RunFolder, budget: str | os.Path
 
 def _of_budget(path: Path, config: dict[str, Any], budget: str | os.PathLike[str] | None) -> list[Check]:
     """What the certificate states of the budget of the data, where there is any of it."""
-    certificate = json.loads((path / "certificate.json").read_bytes())
+    certificate = json_of(contents(path / "certificate.json"))
     named = config.get("budget")
     if named is None and "data_budget" not in certificate and budget is None:
         return []
@@ -84,8 +85,8 @@ def _of_budget(path: Path, config: dict[str, Any], budget: str | os.PathLike[str
 def _config(path: Path) -> dict[str, Any]:
     """The settings in config.toml; none of a file that cannot be read, which is a failed check already."""
     try:
-        return tomllib.loads((path / "config.toml").read_text(encoding="utf-8-sig"))
-    except ValueError:
+        return read_toml(path / "config.toml")
+    except (OSError, ValueError):
         return {}
 
 

@@ -10,10 +10,12 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 from itertools import pairwise
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import NamedTuple
 
 from adadp.errors import RunError
+from adadp.files import LARGEST, json_of, regular_size
 
 TIES, DIGEST = "ties", "sha256"
 
@@ -45,9 +47,11 @@ def stored_digest(tensors: Mapping[str, StoredTensor], text: Mapping[str, str] |
 def read_stored(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
     """The tensors under all their names, and the writer's own texts; a damaged file is refused (``RunError``)."""
     try:
-        content = memoryview(path.read_bytes())
+        regular_size(path)
+        with path.open("rb") as file:
+            content = memoryview(mmap(file.fileno(), 0, access=ACCESS_READ))
         start = 8 + int.from_bytes(content[:8], "little")
-        header = json.loads(bytes(content[8:start]))
+        header = json_of(bytes(content[8 : min(start, LARGEST)]))
         text: dict[str, str] = header.pop("__metadata__", {})
         data = content[start:]
         spans = sorted(tuple(each["data_offsets"]) for each in header.values())
@@ -61,7 +65,7 @@ def read_stored(path: Path) -> tuple[dict[str, StoredTensor], dict[str, str]]:
         expected = text.pop(DIGEST)
         if stored_digest(stored, text) != expected:
             raise ValueError("its checksum does not hold")
-        ties = json.loads(text.pop(TIES))
+        ties = json_of(text.pop(TIES))
         return stored | {alias: stored[name] for alias, name in ties.items()}, text
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise damaged(path, error) from error

@@ -19,10 +19,8 @@ and lost, what one record is, what its parts were, and notes.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,14 +47,10 @@ from adadp.events import (
     flatten,
     from_json,
 )
+from adadp.files import contents, json_of, read_toml
 from adadp.ledger import FixedBudget, LedgerRecord, budget_like, read_ledger
 from adadp.ledger.reader import whole
 from adadp.registry import installed_only
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CLOSE = 1e-6
 """What two computers may differ by, relatively: the precision of a calibration is 1e-7."""
@@ -112,7 +106,7 @@ def checked(name: str, check: Callable[[], str]) -> Check:
         return Check(name, True, check())
     except AdaDPError as error:
         return Check(name, False, str(error))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
         return Check(name, False, f"The certificate is not complete: {type(error).__name__} {error}.")
 
 
@@ -229,7 +223,7 @@ class _Finished:
 
     def measurements(self) -> str:
         found = {name: self.path / name for name in _MEASURED}
-        digests = {name: sha256(path.read_bytes()).hexdigest() for name, path in found.items() if path.exists()}
+        digests = {name: sha256(contents(path)).hexdigest() for name, path in found.items() if path.exists()}
         if self.certificate["measured"] != digests:
             raise InputError(f"One of {', '.join(_MEASURED)} is not the one that was certified.")
         return f"{' and '.join(digests) or 'nothing'} as certified"
@@ -289,7 +283,7 @@ class _Finished:
     @cached_property
     def _config(self) -> dict[str, Any]:
         try:
-            return tomllib.loads((self.path / "config.toml").read_text(encoding="utf-8-sig"))
+            return read_toml(self.path / "config.toml")
         except (OSError, ValueError) as error:
             raise InputError(f"config.toml cannot be read: {error}.", fix="Put the run's own file back.") from error
 
@@ -417,7 +411,7 @@ def _agree(plan: Mapping[str, Any], multipliers: list[float]) -> bool:
 def _json(path: Path) -> Any:
     """The content of a file; None if there is none."""
     try:
-        return json.loads(path.read_bytes())
+        return json_of(contents(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -6,12 +6,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from adadp.errors import LedgerCorrupt, LedgerError
 from adadp.events import Event, Neighbours, Repeated, compose
+from adadp.files import contents
 from adadp.ledger.chain import Chain, fits, is_whole
 
+_LARGEST = 1 << 32
+"""Bytes of a ledger that are read at most: that is forty million steps."""
 _HEADER_START = b'{"kind":"header","format":'
 
 
@@ -58,8 +62,7 @@ def read_ledger(path: str | os.PathLike[str], *, expected_head: str | None = Non
     """
     name = os.fspath(path)
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = contents(Path(name), _LARGEST)
     except OSError as error:
         raise cannot_open(name, error) from error
     chain, torn = replay(data, name)
@@ -101,7 +104,7 @@ def replay(data: bytes, name: str) -> tuple[Chain, bytes | None]:
                 raise ValueError("its checksum does not hold, and no record closes it as torn")
         if torn is not None:
             chain.torn_line(torn)  # refuses what no crash can have left
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise LedgerCorrupt(
             f"Line {number if torn is None else first} of {name} does not hold: {error}.",
             why="It was edited, or a line before it was removed, moved or doubled, so the count cannot be trusted.",
@@ -119,7 +122,7 @@ def whole(charges: Mapping[Event, int]) -> Event | None:
 def cannot_open(name: str, error: OSError) -> LedgerError:
     """The error for a file the system will not open."""
     return LedgerError(
-        f"The ledger {name} cannot be opened: {error.strerror}.",
+        f"The ledger {name} cannot be opened: {error.strerror or error}.",
         fix="Give the path of a ledger file that exists and that you may read (and, to charge, write).",
     )
 

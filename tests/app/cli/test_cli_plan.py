@@ -77,7 +77,7 @@ def refusal(line: str) -> str:
 
 
 def test_it_takes_every_option_of_a_run():
-    own = {"out", "config_file", "resume", "moved", "as_json", "nproc"}
+    own = {"out", "config_file", "resume", "moved", "trust_code", "as_json", "nproc"}
     options = {option.name for option in train.params} - own
     assert options == {option.name for option in command.params} - {*own, "beside", "every", "plot"}
     assert options == set(TrainConfig.__dataclass_fields__)

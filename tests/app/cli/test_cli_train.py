@@ -118,7 +118,9 @@ def test_the_bar_does_not_move_with_every_step(monkeypatch):
 def test_every_setting_has_an_option():
     options = {parameter.name for parameter in command.params}
     assert (
-        set(TrainConfig.__dataclass_fields__) | {"out", "config_file", "resume", "moved", "as_json", "nproc"} == options
+        set(TrainConfig.__dataclass_fields__)
+        | {"out", "config_file", "resume", "moved", "trust_code", "as_json", "nproc"}
+        == options
     )
 
 

@@ -97,7 +97,7 @@ def test_help_has_the_most_used_options_first(columns):
     first = text[text.index("Most used:") : text.index("Privacy:")]
     assert re.findall(r"^  --([a-z-]+)", first, re.MULTILINE) == [
         *("data", "epsilon", "delta", "method", "model", "features", "epochs", "batch-size", "lr"),
-        *("out", "resume", "config", "moved"),
+        *("out", "resume", "config", "moved", "trust-code"),
     ]  # fmt: skip
     assert "mps" not in text
 

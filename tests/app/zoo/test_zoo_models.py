@@ -260,3 +260,22 @@ def test_the_transformer_reads_tokens_in_order():
 def test_the_numbers_of_a_transformer_are_checked(wrong):
     with pytest.raises(InputError):
         small_transformer(**({"vocabulary": 10, "classes": 2, "seed": 0} | wrong))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes"),
+    [
+        *[(f"mlp:{width}", (60,), 2) for width in ("999999999,999999999", "9" * 30, ",".join("1" * 101))],
+        *[
+            ("linear", (10**9,), 2),
+            ("linear", (60,), 10**9),
+            ("linear", (10**30,), 2),
+            ("resnet:999998", (3, 32, 32), 2),
+        ],
+        ("byte-decoder:64,999999999", (60,), 256),
+    ],
+    ids=str,
+)
+def test_a_network_that_no_machine_holds_is_refused_before_it_is_built(name, shape, classes):
+    with pytest.raises(InputError, match=r"parameters|too large|no depth|layers"):
+        build_model(name, input_shape=shape, classes=classes, seed=0)

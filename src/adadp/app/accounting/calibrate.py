@@ -19,7 +19,9 @@ from adadp.events import Event, Repeated, compose, flatten
 
 _LEAST, _MOST = 1e-3, 1e6
 """Multipliers between which the search runs."""
-_MOST_REPETITIONS = 10**9
+_MOST_REPETITIONS, _MOST_EPOCHS = 10**9, 10**5
+"""An epoch can have noise of its own, so that each is composed by itself."""
+_LEAST_BUDGET = 1e-100
 _PRECISION = 1e-7
 _MOST_SECANTS = 8
 _COARSE = 10.0
@@ -48,7 +50,7 @@ def smallest_noise(
     where that bracket jumps with x, to its width. x is a noise multiplier, or the scale of a whole schedule; more of it
     must mean more privacy. ``beside`` is whatever else the run releases at a fixed cost.
     """
-    epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
+    epsilon, delta = checked_budget("epsilon", epsilon), checks.delta(delta)
     _check_beside(accountant, beside, epsilon, delta)
 
     found: dict[float, Answer] = {}
@@ -79,7 +81,7 @@ def smallest_noise(
 
 def smallest_noise_within_rho(make_event: Callable[[float], Event], *, rho: float) -> float:
     """The smallest x, to a relative 1e-7, for which the zCDP cost of ``make_event(x)`` is at most ``rho``."""
-    rho = checks.positive("rho", rho)
+    rho = checked_budget("rho", rho)
 
     def unreachable(reached: float) -> UnreachableTarget:
         return UnreachableTarget(
@@ -175,6 +177,18 @@ def most_repetitions(
     return longest(first, epsilon=epsilon, delta=delta, accountant=accountant, beside=beside, unit="step")
 
 
+def checked_budget(name: str, value: object) -> float:
+    """An epsilon or a rho that can be aimed at."""
+    number = checks.positive(name, value)
+    if number < _LEAST_BUDGET:
+        raise InputError(
+            f"`{name}` must be at least {_LEAST_BUDGET:g}, got {number:g}.",
+            why="Below that numbers have too few digits to compute with.",
+            fix="Pass a larger one: with so little nothing can be learned.",
+        )
+    return number
+
+
 def longest(
     first: Callable[[int], Event],
     *,
@@ -185,7 +199,7 @@ def longest(
     unit: str = "epoch",
 ) -> Calibration:
     """The largest n for which ``first(n)``, the first n steps or epochs of a run, is (epsilon, delta)-DP."""
-    epsilon, delta = checks.positive("epsilon", epsilon), checks.delta(delta)
+    epsilon, delta = checked_budget("epsilon", epsilon), checks.delta(delta)
     _check_beside(accountant, beside, epsilon, delta)
     answers: dict[int, Answer] = {}
 
@@ -207,7 +221,7 @@ def longest(
 
 def longest_within_rho(first: Callable[[int], Event], *, rho: float, unit: str = "epoch") -> tuple[int, float]:
     """The largest n for which the zCDP cost of ``first(n)`` is at most ``rho``, and that cost."""
-    rho = checks.positive("rho", rho)
+    rho = checked_budget("rho", rho)
 
     def cost(count: int) -> float:
         return ZcdpAccountant().rho(flatten(first(count)))
@@ -227,9 +241,9 @@ def _largest(cost: Callable[[int], float], budget: float, unit: str) -> int:
     low, high = 1, 2
     at_low, at_high = cost(low), cost(high)
     while at_high <= budget:
-        if high >= _MOST_REPETITIONS:
+        if high >= (most := _MOST_EPOCHS if unit == "epoch" else _MOST_REPETITIONS):
             raise InputError(
-                f"More than {_MOST_REPETITIONS:,} {unit}s fit into the budget.",
+                f"More than {most:,} {unit}s fit into the budget.",
                 why="The run would never end: the noise is far larger than the budget needs.",
                 fix="Use less noise, or a smaller budget.",
             )

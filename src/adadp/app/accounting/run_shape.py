@@ -42,6 +42,11 @@ def steps_per_epoch(q: float) -> int:
     return math.ceil(1 / q - 1e-9)
 
 
+MOST_EPOCHS = 10**6
+_LEAST_RATE = 1e-15
+"""Of fewer records than that, whole numbers of batches cannot be told apart by a float."""
+
+
 class RunShape:
     """Everything about a run but its noise and its length: how it samples, and between which neighbours it protects."""
 
@@ -69,6 +74,8 @@ class RunShape:
             )
         else:
             self.q = checks.positive("q", checks.probability("q", q), why="With q = 0 no record is ever used.")
+            if self.q < _LEAST_RATE:
+                raise InputError(f"`q` must be at least {_LEAST_RATE:g}, got {q:g}.", fix="Pass a larger `q`.")
 
     def step(self, noise_multiplier: float) -> Event:
         """One batch (for reshuffling: one epoch) at ``noise_multiplier``."""
@@ -120,4 +127,10 @@ class RunShape:
         """The first ``epochs`` epochs of a schedule."""
         if isinstance(schedule, Uniform):
             return Repeated(self.epoch(schedule.value_at(0)), epochs)
+        if epochs > MOST_EPOCHS:
+            raise InputError(
+                f"The noise changes over {epochs} epochs.",
+                why=f"Each is a release of its own, and {MOST_EPOCHS:,} of them are composed at most.",
+                fix="Pass fewer `epochs`.",
+            )
         return Composed(tuple(self.epoch(schedule.value_at(epoch)) for epoch in range(epochs)))

@@ -19,7 +19,13 @@ from scipy.optimize import brentq
 
 from adadp import checks
 from adadp.accounting.base import Accountant
-from adadp.app.accounting.calibrate import longest, longest_within_rho, smallest_noise, smallest_noise_within_rho
+from adadp.app.accounting.calibrate import (
+    checked_budget,
+    longest,
+    longest_within_rho,
+    smallest_noise,
+    smallest_noise_within_rho,
+)
 from adadp.app.accounting.zcdp import ZcdpAccountant
 from adadp.errors import InputError, UnreachableTarget
 from adadp.events import Event, flatten
@@ -102,7 +108,7 @@ class EpsilonTarget(Target):
     accountant: Accountant
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.positive("epsilon", self.epsilon))
+        object.__setattr__(self, "epsilon", checked_budget("epsilon", self.epsilon))
         object.__setattr__(self, "delta", checks.delta(self.delta))
 
     @property
@@ -131,7 +137,7 @@ class RhoTarget(Target):
     rho: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rho", checks.positive("rho", self.rho))
+        object.__setattr__(self, "rho", checked_budget("rho", self.rho))
 
     @property
     def limit(self) -> float:

@@ -75,7 +75,8 @@ def rho_of(accountant: str, event: Event) -> float:
     reshuffled epoch costs its most expensive batch (their Theorem 2).
     """
     if isinstance(event, GaussianRelease):
-        return (moved(event) / event.noise_multiplier) ** 2 / 2
+        ratio = moved(event) / event.noise_multiplier
+        return ratio * ratio / 2
     if isinstance(event, ZcdpCost):
         return event.rho
     if isinstance(event, Selection):

@@ -26,6 +26,7 @@ from adadp.plan import Plan
 ATTACKS = ("canary", "dirac", "loss")
 """By name; ``both`` are the first two, ``all`` is all of them."""
 
+_MOST_RECORDS = 10**7
 _LAYERS = 4
 """Layers of the strongest record where the clip rule has a bound for each."""
 
@@ -157,6 +158,8 @@ def audit_method(
     records beyond the data set        ``InputError``
     =================================  ===============================================================================
     """
+    if checks.count("records", records) > _MOST_RECORDS:
+        raise InputError(f"`records` must be at most {_MOST_RECORDS:,}.", fix="Pass a smaller number.")
     known = _parsed(method) if isinstance(method, str) else method
     subject = subject_of(
         known,

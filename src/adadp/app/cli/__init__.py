@@ -15,7 +15,7 @@ from adadp.app.cli.audit import audit
 from adadp.app.cli.budget import budget
 from adadp.app.cli.data import data
 from adadp.app.cli.ledger import ledger
-from adadp.app.cli.options import spelling
+from adadp.app.cli.options import spelling, visible
 from adadp.app.cli.plan import plan
 from adadp.app.cli.predict import evaluate, predict
 from adadp.app.cli.report import report
@@ -42,7 +42,7 @@ class _Commands(click.Group):
             if error.told and not speaks():
                 ctx.exit(_BadInput.exit_code)
             command = self.get_command(ctx, ctx.invoked_subcommand or "") or self
-            raise _BadInput("\n  ".join(error.parts(spelling(command, ctx)))) from error
+            raise _BadInput(visible("\n  ".join(error.parts(spelling(command, ctx))))) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self.commands)

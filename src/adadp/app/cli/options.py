@@ -42,6 +42,16 @@ executor_option = click.option(
 )
 
 
+trust_option = click.option(
+    "--trust-code", is_flag=True, help="Import code that the folder names, module:Name: it can do all that you can."
+)
+
+
+def visible(text: str) -> str:
+    """``text``, which may come from a stranger's file, without what would control the terminal."""
+    return "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
+
+
 @contextmanager
 def given_executor(name: str | None) -> Iterator[Executor | None]:
     """The executor that ``--executor`` names; None if it was not given."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adadp.app.cli.options import section
+from adadp.app.cli.options import section, trust_option
 from adadp.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _network_options(command: Callable[..., None]) -> Callable[..., None]:
     """What says the network of a run from Python, whose folder names none."""
     model = click.option("--model", help="For a run of adadp.fit: module:function that builds its network.")
     classes = click.option("--classes", help="For such a run: the number of classes, or their names: no,yes.")
-    return model(classes(command))
+    return model(classes(trust_option(command)))
 
 
 @section("Train")
@@ -52,6 +52,7 @@ def predict(
     as_json: bool,
     model: str | None,
     classes: str | None,
+    trust_code: bool,
 ) -> None:
     """Predict the class, or the numbers, of every record in a file, with the model (and features) of the run in FOLDER.
 
@@ -68,7 +69,7 @@ def predict(
 
     if output is not None:
         _check_output(Path(output))
-    trained = _loaded(folder, model, classes, source)
+    trained = _loaded(folder, model, classes, source, trust_code=trust_code)
     rows = write_predictions(
         trained,
         source,
@@ -89,13 +90,15 @@ def predict(
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @_network_options
-def evaluate(folder: str, source: str | None, *, as_json: bool, model: str | None, classes: str | None) -> None:
+def evaluate(  # noqa: PLR0917
+    folder: str, source: str | None, as_json: bool, model: str | None, classes: str | None, trust_code: bool
+) -> None:
     """Measure the figures of the run in FOLDER, in all and by class. On private records these are private too."""
     from adadp.app.figures import lines
     from adadp.app.predict import evaluation
     from adadp.app.report.html.formatting import doubts
 
-    trained = _loaded(folder, model, classes, source)
+    trained = _loaded(folder, model, classes, source, trust_code=trust_code)
     found = evaluation(trained, source)
     if source is not None and was_trained_on(trained.config.data, trained.place(source)):
         click.echo(
@@ -126,20 +129,22 @@ def evaluate(folder: str, source: str | None, *, as_json: bool, model: str | Non
         click.echo(f"  class {name}: {share} of {each['records']}")
 
 
-def _loaded(folder: str, model: str | None, classes: str | None, source: str | None) -> TrainedModel:
+def _loaded(
+    folder: str, model: str | None, classes: str | None, source: str | None, *, trust_code: bool
+) -> TrainedModel:
     """The model of the run in ``folder``; that of a run from Python for records like those in ``source``."""
     from adadp.app.owndata.arrays import given_features
     from adadp.app.predict import load_model
 
     if model is None and classes is None:
-        return load_model(folder)
+        return load_model(folder, trust_code=trust_code)
     if source is None:
         raise InputError("The run names no test data.", fix="Name labelled records with `data`.")
     named: int | list[str] | None = None
     if classes is not None:
         named = int(classes) if classes.isdecimal() else classes.split(",")
     shape = tuple(given_features(source.removeprefix("npz:")).shape[1:])
-    return load_model(folder, model=model, classes=named, input_shape=shape)
+    return load_model(folder, model=model, classes=named, input_shape=shape, trust_code=trust_code)
 
 
 def _check_output(file: Path) -> None:

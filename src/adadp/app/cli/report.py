@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from adadp.app.cli.options import section
 from adadp.errors import InputError
+from adadp.files import contents, json_of
 
 
 @section("Trust")
@@ -44,12 +44,15 @@ def report(folder: str, kind: str, out: str | None, pictures: str | None, show: 
         return
     from adadp.app.figures import lines
     from adadp.app.report.html import page_of, write_report
+    from adadp.app.report.html.writing import told
 
     target = write_report(folder, out)
     click.echo(f"The page is {target}.")
     figures = Path(folder) / "figures.json"
     if figures.exists():
-        for line in lines(json.loads(figures.read_bytes())):
+        with told(folder):
+            said = lines(json_of(contents(figures)))
+        for line in said:
             click.echo(line)
     if pictures is not None:
         from adadp.app.report.html.export import export

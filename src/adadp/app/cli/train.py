@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adadp.app.cli.options import RunCommand, config_of, given_options, section
+from adadp.app.cli.options import RunCommand, config_of, given_options, section, trust_option, visible
 from adadp.app.cli.progress import feature_bar, training_bar
 from adadp.app.launch import is_one_of_several, launch, processes, speaks
 from adadp.app.settings import flag_of
 from adadp.errors import InputError, Interrupted
+from adadp.files import contents, json_of
 
 if TYPE_CHECKING:
     from adadp.app.config import TrainConfig
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the model, certificate, ledger, metrics.")
 @click.option("--resume", type=click.Path(file_okay=False), help="Resume the run in this folder.")
 @click.option("--moved", is_flag=True, help="With --resume: it ran on another machine, and no other copy went on.")
+@trust_option
 @click.option("--config", "config_file", type=click.Path(dir_okay=False), help="TOML file; flags win over it.")
 @click.option("--nproc", type=click.IntRange(1), help="Train in so many processes on this machine.  [default: 1]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
@@ -38,6 +40,7 @@ def train(  # noqa: PLR0917
     config_file: str | None,
     resume: str | None,
     moved: bool,
+    trust_code: bool,
     nproc: int | None,
     as_json: bool,
     **flags: Any,
@@ -56,8 +59,11 @@ def train(  # noqa: PLR0917
     given = given_options(flags)
     if resume is not None:
         _only_resume(given, out, config_file)
-    elif moved:
-        raise InputError("--moved was given without --resume.", why="It says something about a run that goes on.")
+    elif moved or trust_code:
+        given_alone = "--moved" if moved else "--trust-code"
+        raise InputError(
+            f"{given_alone} was given without --resume.", why="It says something about a run that goes on."
+        )
     else:
         _require_out(config_of(given, config_file), out)
     if nproc is not None and nproc > 1 and not is_one_of_several():
@@ -69,7 +75,7 @@ def train(  # noqa: PLR0917
     try:
         with training_bar(quiet=quiet) as watch, features as progress, processes():
             if resume is not None:
-                result = start.resume(resume, moved=moved, watch=watch, progress=progress)
+                result = start.resume(resume, moved=moved, trust_code=trust_code, watch=watch, progress=progress)
             else:
                 result = start.start(config_of(given, config_file), out, watch=watch, progress=progress)
     except Interrupted as stopped:
@@ -91,8 +97,9 @@ def train(  # noqa: PLR0917
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--key", type=click.Path(dir_okay=False), help="Public keys of whom you trust: the run must be signed.")
 @click.option("--budget", type=click.Path(dir_okay=False), help="Budget of the data: the run must be counted there.")
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-def verify(folder: str, key: str | None, budget: str | None, as_json: bool) -> None:
+def verify(folder: str, key: str | None, budget: str | None, trust_code: bool, as_json: bool) -> None:
     """Check a finished run: its ledger, its model, and epsilon computed again. Exit code 1 if anything is wrong.
 
     Needs neither PyTorch nor code of your own that the run used; what could not be checked without it is said. A run
@@ -111,17 +118,17 @@ def verify(folder: str, key: str | None, budget: str | None, as_json: bool) -> N
     from adadp.certificate.wording import stated
 
     signed = [] if key is None else [signature_check(folder, key)]
-    checks = [*verify_run(folder, budget), *signed]
+    checks = [*verify_run(folder, budget, trust_code=trust_code), *signed]
     passed = all(check.passed for check in checks)
-    certificate = json.loads((Path(folder) / "certificate.json").read_bytes()) if passed else None
+    certificate = json_of(contents(Path(folder) / "certificate.json")) if passed else None
     if as_json:
         rows = [{"check": each.name, "passed": each.passed, "detail": each.detail} for each in checks]
         said = {} if certificate is None else {**stated(certificate), **stated_attacks(certificate)}
         click.echo(json.dumps({"verified": passed, "signed": key is not None and passed, **said, "checks": rows}))
     else:
         for each in checks:
-            click.echo(f"{'ok  ' if each.passed else 'FAIL'}  {each.name}: {each.detail}")
-        click.echo("This run does NOT verify." if certificate is None else plain_words(certificate))
+            click.echo(visible(f"{'ok  ' if each.passed else 'FAIL'}  {each.name}: {each.detail}"))
+        click.echo("This run does NOT verify." if certificate is None else visible(plain_words(certificate)))
         if passed and key is None:
             click.echo(what_is_claimed(folder))
     sys.exit(0 if passed else 1)

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adadp.app.cli.options import RunCommand, config_of, executor_option, given_executor, given_options, section
+from adadp.app.cli.options import (
+    RunCommand,
+    config_of,
+    executor_option,
+    given_executor,
+    given_options,
+    section,
+    trust_option,
+)
 from adadp.app.launch import refuse_several
 from adadp.errors import InputError, Interrupted
 
@@ -55,9 +63,10 @@ _OWN = (
 @click.option("--plan", "only_plan", is_flag=True, help="Say what it would do and cost. Reads no data.")
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the chosen run.")
 @click.option("--resume", type=click.Path(file_okay=False), help="Resume the search in this folder.")
+@trust_option
 @executor_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line.")
-def tune(*, by: str, resume: str | None, executor: str | None, as_json: bool, **flags: Any) -> None:
+def tune(*, by: str, resume: str | None, trust_code: bool, executor: str | None, as_json: bool, **flags: Any) -> None:
     """Choose a setting and train it privately; --epsilon and --delta are what both cost together.
 
     Takes the options of adadp train as what all settings share. --validation, --validation-public and
@@ -76,8 +85,12 @@ def tune(*, by: str, resume: str | None, executor: str | None, as_json: bool, **
     given = given_options(flags)
     if resume is not None:
         _only_resume([*given, *(name for name, value in own.items() if value)])
-        _search(resume, as_json, executor, partial(selection.resume, resume))
+        _search(resume, as_json, executor, partial(selection.resume, resume, trust_code=trust_code))
         return
+    if trust_code:
+        raise InputError(
+            "--trust-code was given without --resume.", why="It says something about a search that goes on."
+        )
     chosen = _settings(own["grid"], own["settings"])
     scored = {name: given.pop(name) for name in _SCORED if name in given}
     base = config_of(given, own["config_file"])

@@ -44,7 +44,7 @@ from adadp.app.owndata.arrays import ArrayEncoder, check_features, declared_clas
 from adadp.app.owndata.base import Encoder, OwnData, Path, Records
 from adadp.app.owndata.images import ImageEncoder, image_encoder, split_folder
 from adadp.app.owndata.mistakes import Mistakes
-from adadp.app.owndata.schema import Schema, load_schema, parse_schema
+from adadp.app.owndata.schema import MODES, Schema, load_schema, parse_schema
 from adadp.app.owndata.tabular import TableEncoder
 from adadp.app.targets import Target
 from adadp.app.units import NOT_COMPARED, Codes, Units, codes_of, record_of, refuse_shared
@@ -148,21 +148,34 @@ def private_positions(schema: Path) -> tuple[int, ...]:
 def encoder_from_json(values: Mapping[str, Any]) -> Encoder:
     """The encoder that ``Encoder.as_json`` wrote."""
     try:
-        classes = tuple(values["classes"])
+        classes = tuple(_text(each) for each in values["classes"])
         if values["kind"] == "table":
-            columns = parse_schema({"columns": dict(values["columns"])}).columns
+            file = {} if values["delimiter"] is None else {"delimiter": values["delimiter"]}
+            about = {"target": {"column": values["target"]}, "file": file}
+            about |= {} if values.get("unit") is None else {"unit": {"column": values["unit"]}}
+            schema = parse_schema({"columns": dict(values["columns"]), **about})
             targets = tuple(map(Target.from_json, values.get("targets", ())))
-            target, unit = values["target"], values.get("unit")
-            return TableEncoder(columns, target, classes, values["delimiter"], unit=unit, targets=targets)
+            target, unit = _text(values["target"]), schema.unit
+            return TableEncoder(schema.columns, target, classes, schema.delimiter, unit=unit, targets=targets)
         if values["kind"] == "npz":
             low, high = values.get("bound", (-checks.LARGEST_INPUT, checks.LARGEST_INPUT))  # none in older files
-            return ArrayEncoder(tuple(values["shape"]), values["pixels"], classes, (low, high))
+            shape = tuple(checks.count("shape", each) for each in values["shape"])
+            return ArrayEncoder(shape, bool(values["pixels"]), classes, checks.input_bound([low, high]))
         if values["kind"] == "images":
-            height, width = values["size"]
-            return ImageEncoder((height, width), values["mode"], classes, values["resize"], values["convert"])
-    except (KeyError, TypeError, ValueError) as error:
+            height, width = (checks.count("size", each) for each in values["size"])
+            mode, (resize, convert) = values["mode"], (bool(values[name]) for name in ("resize", "convert"))
+            if mode not in MODES:
+                raise ValueError(f"its mode is {mode!r}")
+            return ImageEncoder((height, width), mode, classes, resize, convert)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"This is not an encoder of AdaDP: {error}.", fix="Use the file a run has saved.") from error
     raise InputError(f"Unknown kind of encoder {values['kind']!r}.", fix=f"This version reads {', '.join(KINDS)}.")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _load_table(path: FilePath, test_path: FilePath | None, schema: Schema) -> OwnData:

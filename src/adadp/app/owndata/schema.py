@@ -56,7 +56,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +69,7 @@ from adadp.app.owndata.moments import Moment
 from adadp.app.owndata.words import Embedded, Words
 from adadp.app.targets import Target
 from adadp.errors import InputError, within
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from adadp.files import read_toml
 
 MODES = {"L": 1, "RGB": 3}
 """How images may be read -> their channels."""
@@ -88,6 +83,11 @@ _KEYS = {
 LARGEST_BUCKETS, LARGEST_NGRAMS, LARGEST_LENGTH = 65_536, 8, 4_096
 
 LARGEST_BINS = 65_536
+
+LARGEST_CLASSES = 100_000
+
+_LARGEST = 1 << 24
+"""Bytes of a schema."""
 
 _COLUMN_KEYS = {
     "number": ("kind", "low", "high", "bounds", "missing", "bins", "log", "default", "outside"),
@@ -139,9 +139,11 @@ class Schema:
 def load_schema(path: str | os.PathLike[str], mistakes: Mistakes | None = None) -> Schema:
     """The schema in the TOML file ``path``. With ``mistakes`` they are noted there, and what is right is returned."""
     try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        values = read_toml(Path(path), _LARGEST)
     except OSError as error:
-        raise InputError(f"The schema {path} cannot be read: {error.strerror}.", fix="Check the path.") from error
+        raise InputError(
+            f"The schema {path} cannot be read: {error.strerror or error}.", fix="Check the path."
+        ) from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise InputError(
             f"The schema {path} is not TOML: {error}.", fix='Write one declaration per line, like kind = "number".'
@@ -244,7 +246,7 @@ def _target(name: str, declared: object) -> Target:
 def as_names(classes: object) -> tuple[str, ...]:
     """The names of ``classes``: a list of texts, or a number of classes, which are then called "0", "1", ..."""
     if isinstance(classes, int) and not isinstance(classes, bool):
-        return tuple(map(str, range(checks.count("classes", classes, minimum=2))))
+        return tuple(map(str, range(_at_most("classes", checks.count("classes", classes, minimum=2), LARGEST_CLASSES))))
     names = _different_texts("classes", classes)
     if len(names) < 2:
         raise InputError("classes must name at least two classes.", why="There is nothing to predict.")
@@ -411,7 +413,7 @@ def _different_texts(name: str, values: object) -> tuple[str, ...]:
     """A list of different texts, none of them empty or with spaces around it; a whole number becomes its text."""
     if not isinstance(values, list | tuple) or not values:
         raise InputError(f"{name} must be a list of texts, got {values!r}.", fix=f'Write {name} = ["a", "b"].')
-    texts: list[str] = []
+    texts: dict[str, None] = {}
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise InputError(f"{value!r} in {name} is not a text.", fix=f'Write it in quotes: "{value}".')
@@ -424,7 +426,7 @@ def _different_texts(name: str, values: object) -> tuple[str, ...]:
             )
         if text in texts:
             raise InputError(f"{text!r} is twice in {name}.", fix="Write it once.")
-        texts.append(text)
+        texts[text] = None
     return tuple(texts)
 
 

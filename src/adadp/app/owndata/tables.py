@@ -119,13 +119,14 @@ class Table(ABC):
 
     def _check_header(self) -> None:
         no_header = "If the file has no header, put one line with the names of the columns on top."
+        places: dict[str, int] = {}
         for number, name in enumerate(self.header, start=1):
             if not name:
                 raise InputError(
                     f"Column {number} of {self.path} has no name.",
                     fix=f"Name it in the header (pandas leaves its index unnamed: save with index=False). {no_header}",
                 )
-            if name in self.header[: number - 1]:
+            if places.setdefault(name, number) < number:
                 raise InputError(f"{self.path} has two columns called {name!r}.", fix=f"Rename one. {no_header}")
 
 
@@ -164,7 +165,8 @@ class CsvTable(Table):
                 raise InputError(f"{self.path}, line {wrong}: not UTF-8 text.", fix="Save it as UTF-8.") from error
 
     def chunks(self, columns: Sequence[str]) -> Iterator[list[Cells]]:
-        wanted = [self.header.index(name) for name in columns]
+        places = {name: place for place, name in enumerate(self.header)}
+        wanted = [places[name] for name in columns]
         rows = (row for _, row in islice(self._rows(), 1, None))
         done = 0
         while chunk := list(islice(rows, ROWS_AT_ONCE)):

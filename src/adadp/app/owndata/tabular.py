@@ -46,6 +46,8 @@ Columns: TypeAlias = tuple[tuple[str, Column], ...]
 """Names and declarations, in the order of the features."""
 
 IN_MEMORY = 1 << 29
+_SHOWN = 100
+"""Columns that an error names at most."""
 """Bytes up to which the features of a table are kept in memory."""
 
 
@@ -170,9 +172,8 @@ class TableEncoder(Encoder):
         table = open_table(path, self.delimiter)
         _check_columns(table, self.columns, self.target_names, self.unit, mistakes, labelled=labelled)
         labelled = labelled and set(self.target_names) <= set(table.header)
-        used = [
-            (name, column) for name, column in self.columns if not isinstance(column, Ignored) and name in table.header
-        ]
+        there = set(table.header)
+        used = [(name, column) for name, column in self.columns if not isinstance(column, Ignored) and name in there]
         rows = Spool(np.float64 if self.private_columns else np.float32, (sum(column.kept for _, column in used),))
         learned = Spool(np.float32, (len(self.targets),)[len(self.targets) == 1 :]) if self.targets else Spool(np.int64)
         bad: dict[str, tuple[int, BadCell]] = {}
@@ -276,21 +277,22 @@ def _check_columns(
     needed = [name for name, column in columns if not isinstance(column, Ignored)] + (list(targets) if labelled else [])
     one = len(table.header) == 1 and any(mark in table.header[0] for mark in ";\t|")
     hint = "If cells are not separated by commas, write [file] with delimiter in the schema." if one else ""
-    absent = [name for name in needed if name not in table.header]
-    for name in absent[:1] if hint else absent:
-        near = difflib.get_close_matches(name, table.header, n=1)
+    there, declared = set(table.header), {*targets, unit, *(name for name, _ in columns)}
+    absent = [name for name in needed if name not in there]
+    shown = ", ".join(table.header[:_SHOWN]) + (", ..." if len(table.header) > _SHOWN else "")
+    for name in absent[: 1 if hint else _SHOWN]:
+        near = difflib.get_close_matches(name, table.header[:_SHOWN], n=1)
         role = "the target" if name in targets else "declared"
         with mistakes.noted():
             raise InputError(
                 f"{table.path} has no column {name!r}, which is {role}.",
-                fix=hint
-                or f"Its columns are {', '.join(table.header)}." + (f" Did you mean {near[0]}?" if near else ""),
+                fix=hint or f"Its columns are {shown}." + (f" Did you mean {near[0]}?" if near else ""),
             )
-    for name in table.header:
-        if name not in {*targets, unit, *dict(columns)} and not hint:
-            with mistakes.noted():
-                raise InputError(
-                    f"{table.path} has a column {name!r}, which the schema does not declare.",
-                    why="What becomes of a column must be declared, not guessed.",
-                    fix=f'Declare it; to leave it out, write [columns.{name}] and kind = "ignore".',
-                )
+    undeclared = [name for name in table.header if name not in declared]
+    for name in [] if hint else undeclared[:_SHOWN]:
+        with mistakes.noted():
+            raise InputError(
+                f"{table.path} has a column {name!r}, which the schema does not declare.",
+                why="What becomes of a column must be declared, not guessed.",
+                fix=f'Declare it; to leave it out, write [columns.{name}] and kind = "ignore".',
+            )

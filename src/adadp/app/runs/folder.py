@@ -21,6 +21,7 @@ from adadp.app.runs.confusion import ClassCounts
 from adadp.app.runs.tensors import read_metadata, read_tensors, write_tensors
 from adadp.certificate.digests import json_digest
 from adadp.errors import InputError, RunError
+from adadp.files import contents, json_of
 
 _PROBE = 2**20
 
@@ -94,6 +95,12 @@ class RunFolder:
                 fix="Check the path, or begin a run there.",
             )
         clean(place)
+        if not (place / "config.toml").stat().st_size:  # ``write_new`` takes the name first
+            raise InputError(
+                f"The run in {place} was killed before it began.",
+                why="Its config.toml is empty, so nothing was released.",
+                fix="Remove the folder, and begin the run again.",
+            )
         return cls(place, TrainConfig.from_toml(place / "config.toml"))
 
     @property
@@ -178,7 +185,7 @@ class RunFolder:
         try:
             step, state = int(text["step"]), json.loads(text["state"])
             head, config = text["ledger_head"], text["config"]
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, RecursionError) as error:
             raise RunError(
                 f"{self.checkpoint_path} is whole, but it is not a checkpoint.", fix="Put the run's own file back."
             ) from error
@@ -209,7 +216,7 @@ class RunFolder:
     def certificate(self) -> dict[str, Any] | None:
         """The certificate; ``None`` if there is none yet."""
         try:
-            content: dict[str, Any] = json.loads(self.certificate_path.read_bytes())
+            content: dict[str, Any] = json_of(contents(self.certificate_path))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -307,9 +314,13 @@ class RunFolder:
             ) from error
 
     def measured_digests(self) -> dict[str, str]:
-        """SHA-256 of each file with what was measured on public data or released of held-out records."""
+        """SHA-256 of each file with what was measured on public data or released of held-out records.
+
+        They are on the disk then: a certificate that names them must not outlive one of them in a power failure.
+        """
+        metrics.sync(self.metrics_path)
         files = (self.metrics_path, self.confusion_path, self.figures_path, self.holdout_path, self.canaries_path)
-        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.exists()}
+        return {path.name: hashlib.sha256(contents(path)).hexdigest() for path in files if path.exists()}
 
     def give_one_time(self, moment: float) -> None:
         """Date every file to ``moment``, so that they do not tell when which was written.
@@ -350,7 +361,7 @@ def _write_json(path: Path, content: Mapping[str, Any], *, end: str = "", **layo
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
+        content: dict[str, Any] = json_of(contents(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -20,6 +20,7 @@ from adadp import checks
 from adadp.app.runs.atomic import cannot_write, write_all, write_atomic
 from adadp.disk import BINARY
 from adadp.errors import InputError, RunError
+from adadp.files import contents, json_of
 
 
 def coarse_seconds(seconds: float) -> int:
@@ -65,6 +66,20 @@ def append(path: Path, record: dict[str, Any]) -> None:
         raise cannot_write(path, error) from error
 
 
+def sync(path: Path) -> None:
+    """Force all records to the disk, if there are any."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(file)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        os.close(file)
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """All records, the oldest first."""
     return [record for _, record in _lines(path)]
@@ -82,15 +97,15 @@ def rewind(path: Path, step: int) -> None:
 def _lines(path: Path) -> list[tuple[bytes, dict[str, Any]]]:
     """Every whole line, as it stands in the file and as it is meant."""
     try:
-        *lines, _torn = path.read_bytes().split(b"\n")
+        *lines, _torn = contents(path).split(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}.") from error
+        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from error
     records: list[tuple[bytes, dict[str, Any]]] = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
+            record = json_of(line)
             checks.count("step", record["step"], minimum=0)
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(

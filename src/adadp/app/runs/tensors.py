@@ -29,6 +29,7 @@ from torch import Tensor
 from adadp.app.runs.atomic import write_atomic
 from adadp.certificate.digests import DIGEST, TIES, StoredTensor, damaged, stored_digest
 from adadp.errors import InputError
+from adadp.files import json_of, regular_size
 
 LARGEST_HEADER = 100_000_000
 """Bytes of names, shapes and metadata beyond which safetensors refuses to read a file (it would write it)."""
@@ -65,6 +66,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the caller's metadata in the file at ``path``; a damaged file is refused."""
     try:
+        regular_size(path)
         with safe_open(path, framework="pt") as file:
             text = dict(file.metadata() or {})
             mapped = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
@@ -72,15 +74,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         if tensors_digest(mapped, text) != expected:
             raise ValueError("its checksum does not hold")
         stored = {name: tensor.clone() for name, tensor in mapped.items()}  # no longer the memory of the file
-        ties = json.loads(text.pop(TIES))
+        ties = json_of(text.pop(TIES))
         return stored | {alias: stored[name] for alias, name in ties.items()}, text
-    except (SafetensorError, ValueError, KeyError, OSError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise damaged(path, error) from error
 
 
 def read_metadata(path: Path) -> dict[str, str]:
     """The caller's metadata alone, without a look at the tensors, so that damage to them is not noticed."""
     try:
+        regular_size(path)
         with safe_open(path, framework="pt") as file:
             text = dict(file.metadata() or {})
     except (SafetensorError, ValueError, OSError) as error:

@@ -19,6 +19,7 @@ from torch import Tensor
 from adadp.app.runs.atomic import clean, write_atomic
 from adadp.app.runs.tensors import read_tensors, write_tensors
 from adadp.errors import RunError
+from adadp.files import contents, json_of
 
 _PLACES = "places"
 
@@ -99,7 +100,7 @@ class SecretFolder:
     def state(self) -> State:
         """The state, as it was written last."""
         try:
-            body: dict[str, Any] = json.loads((self.path / "state.json").read_bytes())
+            body: dict[str, Any] = json_of(contents(self.path / "state.json"))
             waiting, kept = (tuple(Attempt(**each) for each in body.pop(name)) for name in ("waiting", "kept"))
             return State(waiting, kept, **body)
         except (OSError, ValueError, TypeError, KeyError) as error:

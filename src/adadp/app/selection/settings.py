@@ -18,7 +18,6 @@ They are fixed before any data is read. A grid is the product of its values; a l
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -26,11 +25,7 @@ from typing import Any
 
 from adadp.app.config import TrainConfig
 from adadp.errors import InputError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from adadp.files import read_toml
 
 Setting = dict[str, Any]
 
@@ -83,9 +78,11 @@ def parse_grid(texts: Iterable[str]) -> tuple[Setting, ...]:
 def read_settings(path: Path) -> tuple[Setting, ...]:
     """The settings in a TOML file, one ``[[setting]]`` each."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        content = read_toml(path)
     except OSError as error:
-        raise InputError(f"The settings {path} cannot be read: {error.strerror}.", fix="Check the path.") from error
+        raise InputError(
+            f"The settings {path} cannot be read: {error.strerror or error}.", fix="Check the path."
+        ) from error
     except ValueError as error:
         raise InputError(f"{path} is not TOML: {error}.", fix="Write [[setting]] and its fields below it.") from error
     tables = content.pop("setting", None)

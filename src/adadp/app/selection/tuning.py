@@ -28,6 +28,7 @@ from adadp.app.train import refuse_finished
 from adadp.app.train.search_spec import PARTS, REPEAT, Search
 from adadp.errors import InputError
 from adadp.ranks import joined
+from adadp.registry import installed_only
 
 DEFAULT_LAW = PoissonRepetitions(10.0)
 
@@ -153,10 +154,21 @@ def _refuse_several() -> None:
 def resume(
     out: str | os.PathLike[str],
     *,
+    trust_code: bool = False,
     checks_passed: Callable[[], None] | None = None,
     executor: Executor | None = None,
 ) -> SearchResult:
-    """Resume the search in the folder ``out``; ``checks_passed`` and ``executor`` as for ``tune``."""
+    """Resume the search in the folder ``out``; ``checks_passed`` and ``executor`` as for ``tune``.
+
+    Code that the folder names, ``module:Name``, is imported only with ``trust_code``.
+    """
+    with installed_only(trust_code=trust_code):
+        return _resumed(out, checks_passed, executor)
+
+
+def _resumed(
+    out: str | os.PathLike[str], checks_passed: Callable[[], None] | None, executor: Executor | None
+) -> SearchResult:
     _refuse_several()
     place = Path(out).absolute()
     if was_replaced(place):

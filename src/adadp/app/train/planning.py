@@ -21,6 +21,7 @@ from adadp.accounting import accountant
 from adadp.app.accounting import Filter, RdpFilter, ZcdpFilter
 from adadp.app.accounting.calibrate import smallest_noise
 from adadp.app.accounting.plans import refuse_spent, scaled_to
+from adadp.app.accounting.run_shape import MOST_EPOCHS
 from adadp.app.accounting.targets import EpsilonTarget, RhoTarget, Target
 from adadp.app.config import AUTO, TrainConfig, require_delta
 from adadp.app.features import ReleasedStage, Stage, released_stages
@@ -35,6 +36,8 @@ from adadp.methods import Method
 from adadp.plan import Plan
 from adadp.sampling import sampler
 from adadp.schedules import Schedule, Uniform
+
+_MOST_STEPS = 10**9
 
 
 def plan_of(spec: RunSpec, records: int) -> Plan:
@@ -51,6 +54,12 @@ def plan_of(spec: RunSpec, records: int) -> Plan:
     if config.data == "python":  # whose records these are is not known; files of a user's own are checked when read
         refuse_large_delta(config, records)
     draft, has_length = _draft(spec, records)
+    if draft.steps > _MOST_STEPS or draft.epochs > MOST_EPOCHS:
+        raise InputError(
+            f"The run has {draft.steps} steps, in {draft.epochs} epochs.",
+            why=f"It would not end: a run has at most {_MOST_STEPS:,} steps and {MOST_EPOCHS:,} epochs.",
+            fix="Pass fewer `epochs` or `steps`, or a larger `batch_size`.",
+        )
     if config.noise_multiplier == 0:
         return draft
     _refuse_rho_of_samples(config, draft)

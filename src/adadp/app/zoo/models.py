@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,7 @@ from adadp import checks
 from adadp.app.hub_models import PREFIX, HubModel
 from adadp.app.zoo.byte_decoder import ByteDecoder
 from adadp.errors import InputError
+from adadp.registry import refuse_untrusted
 
 Shape = tuple[int, ...]
 
@@ -111,8 +113,10 @@ def _left(layers: list[nn.Module], shape: Shape) -> int:
 def _resnet(name: str, shape: Shape, classes: int, sizes: Shape = (20,)) -> nn.Module:
     _check_images(name, shape, 8)
     (depth,) = sizes
-    if depth < 8 or (depth - 2) % 6:
-        raise InputError(f"{name} has no depth of 6n + 2.", fix="Use resnet:8, resnet:14, resnet:20, ...")
+    if not 8 <= depth <= _DEEPEST or (depth - 2) % 6:
+        raise InputError(
+            f"{name} has no depth of 6n + 2.", fix=f"Use resnet:8, resnet:14, resnet:20, ..., up to {_DEEPEST}."
+        )
     layers: list[nn.Module] = [nn.Conv2d(shape[0], 16, kernel_size=3, padding=1, bias=False), *_norm(16)]
     before = 16
     for width in (16, 32, 64):
@@ -146,6 +150,8 @@ class _Residual(nn.Module):
 
 def _byte_decoder(name: str, shape: Shape, classes: int, sizes: Shape = (64, 2)) -> nn.Module:
     del classes
+    if sizes[1] > _DEEPEST:
+        raise InputError(f"{name} has more than {_DEEPEST} layers.", fix="Choose fewer.")
     return ByteDecoder(_row_length(name, shape), *sizes)
 
 
@@ -173,6 +179,7 @@ _NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "resnet": _resnet,
     "byte-decoder": _byte_decoder,
 }
+_MOST_PARAMETERS, _MOST_LAYERS, _DEEPEST = 1 << 30, 100, 1208
 _SIZES = {"mlp": None, "feature-cnn": 2, "resnet": 1, "byte-decoder": 2}
 """Networks whose name may be followed by sizes, and by how many; None: any number."""
 
@@ -194,14 +201,17 @@ def build_model(name: str, *, input_shape: Shape, classes: int, seed: int, numbe
     least = 1 if numbers else 2
     classes = checks.count("classes", classes, minimum=least, why="With one class there is nothing to learn.")
     kind, colon, sizes = name.partition(":")
+    own = colon and kind not in _SIZES
+    given = {"sizes": _sizes(name, sizes, _SIZES[kind])} if colon and not own else {}
+    if kind in _NETWORKS and not own:
+        _check_size(name, _NETWORKS[kind], shape, classes, **given)
     with _drawing_from(seed):
         if name.startswith(PREFIX):
             return HubModel.of(name).build(_row_length(name, shape), classes)
-        if colon and kind not in _SIZES:
+        if own:
             return _of_your_own(name, kind, sizes, shape, classes)
         if kind not in _NETWORKS:
             raise _unknown(f"There is no model {name!r}.")
-        given = {"sizes": _sizes(name, sizes, _SIZES[kind])} if colon else {}
         return _NETWORKS[kind](name, shape, classes, **given)
 
 
@@ -256,6 +266,7 @@ def _of_your_own(name: str, module: str, function: str, shape: Shape, classes: i
     """What ``module:function`` returns for the shape of a record and the number of classes."""
     if not all(part.isidentifier() for part in (*module.split("."), *function.split("."))):
         raise _unknown(f"There is no model {name!r}.")
+    refuse_untrusted("model", name)
     with _importing_from_here():
         try:
             made: object = importlib.import_module(module)
@@ -314,10 +325,27 @@ def _check_images(name: str, shape: Shape, smallest: int) -> None:
         )
 
 
+def _check_size(name: str, network: Callable[..., nn.Module], shape: Shape, classes: int, **given: Any) -> None:
+    """Refuse a network of more parameters than a machine holds, before there is one: shapes alone are made here."""
+    try:
+        with torch.device("meta"):
+            size = sum(each.numel() for each in network(name, shape, classes, **given).parameters())
+    except (RuntimeError, OverflowError, TypeError):  # torch counts in 64 bits
+        size = 1 << 63
+    if size > _MOST_PARAMETERS:
+        raise InputError(
+            f"{name} for records of shape {shape} and {classes} outputs has more than {_MOST_PARAMETERS:,} parameters.",
+            why="Larger ones of the named networks are not built.",
+            fix="Choose smaller sizes, or fewer classes.",
+        )
+
+
 def _sizes(name: str, text: str, how_many: int | None) -> Shape:
     parts = text.split(",")
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+    if not all(part.isascii() and part.isdigit() and int(part[:10]) > 0 for part in parts):
         raise _unknown(f"The sizes of {name!r} are not whole numbers above 0.")
+    if len(parts) > _MOST_LAYERS or any(len(part) > 9 for part in parts):
+        raise _unknown(f"The sizes of {name[:40]!r} are too many, or too large.")
     if how_many is not None and len(parts) != how_many:
         raise _unknown(f"{name!r} needs {how_many} size{'s' if how_many > 1 else ''}.")
     return tuple(int(part) for part in parts)

@@ -81,7 +81,7 @@ def _train(config: TrainConfig, out: Path, watch: Callable[[Status], None] | Non
             fix="Choose another folder.",
         )
     if not folder.finished:
-        start.resume(out, watch=watch)
+        start.resume(out, trust_code=True, watch=watch)  # it has the configuration that was asked for
 
 
 def _final_accuracy(lines: list[dict[str, Any]], out: Path) -> float:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +29,7 @@ from adadp import checks
 from adadp.app.config import TrainConfig
 from adadp.app.texts.schedules import parse_noise
 from adadp.errors import InputError, within
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from adadp.files import read_toml, toml_of
 
 _BUDGETS = ("epsilon", "rho", "noise_multiplier")
 _KEYS = ("title", "seeds", "epsilons", "marks", "refine", "base", "case")
@@ -136,11 +131,10 @@ class Comparison:
         """The comparison written in ``source``: TOML text, or (a ``Path``) the file that holds it."""
         where = "the text" if isinstance(source, str) else str(source)
         try:
-            text = source if isinstance(source, str) else Path(source).read_text(encoding="utf-8-sig")
-            content = tomllib.loads(text)
+            content = toml_of(source) if isinstance(source, str) else read_toml(Path(source))
         except OSError as error:
             raise InputError(
-                f"The comparison {where} cannot be read: {error.strerror}.", fix="Check the path."
+                f"The comparison {where} cannot be read: {error.strerror or error}.", fix="Check the path."
             ) from error
         except ValueError as error:
             raise InputError(
