@@ -66,6 +66,7 @@ format: setup
 benchmark: setup
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/compiled.py
 	$(BIN)/python benchmarks/method_time.py
 	$(BIN)/python benchmarks/arithmetic.py
 	$(BIN)/python benchmarks/spotcheck.py

@@ -23,7 +23,7 @@ from typing import Any
 from harness import PAGE, RESULTS, ROOT, facts, table, versions_text, write_section
 from rich.console import Console
 from rich.table import Table
-from step_sides import CASES, METHODS, OPACUS, OURS, OURS_COMPILED, PLAIN, PLAIN_COMPILED, SIDES, Case
+from step_sides import CASES, METHODS, OPACUS, OURS, PLAIN, SIDES, Case
 from step_worker import Worker
 
 THREADS = (1, 2)
@@ -212,31 +212,6 @@ def method_summary(all_measured: list[Measured]) -> list[tuple[str, ...]]:
     ]
 
 
-COMPILED_SUMMARY = ("network", "threads", "pytorch x plain", "adadp x adadp as written", "adadp x pytorch compiled")
-"""All columns but the first two are about compiled steps."""
-
-
-def compiled_summary(all_measured: list[Measured]) -> list[tuple[str, ...]]:
-    """What compiling gives to the ordinary and to the private step."""
-    return [
-        (
-            measured.case.name,
-            str(count),
-            *(
-                _times(measured.ratio(side, other, count))
-                for side, other in (
-                    (PLAIN_COMPILED, PLAIN),
-                    (OURS_COMPILED, OURS),
-                    (OURS_COMPILED, PLAIN_COMPILED),
-                )
-            ),
-        )
-        for measured in all_measured
-        if (OURS_COMPILED, 1) in measured.timed
-        for count in sorted({count for _, count in measured.timed})
-    ]
-
-
 def parts_rows(measured: Measured) -> list[tuple[str, ...]]:
     """A row for each part of a step, a column for each side of AdaDP that ran, and for the plain one."""
     columns = list(measured.parts.values())
@@ -275,9 +250,8 @@ def markdown(all_measured: list[Measured]) -> list[str]:
         "For",
         "the transformer it is given `DPMultiheadAttention` by its own `ModuleValidator.fix` (with `batch_first=True`",
         "it does not compute what `nn.MultiheadAttention` does, but as much) and contiguous indices for embeddings,",
-        "which its ghost mode needs. The peak of memory is what a step needs beside what is there between steps. Sides "
-        "that",
-        "a network does not list were not run with it this time.",
+        "which its ghost mode needs. The peak of memory is what a step needs beside what is there between steps. Sides",
+        "that a network does not list were not run with it this time; of Opacus, the mode that was fastest before was.",
         "",
         "The first table is the summary: CPU time over that of the plain step, and over that of AdaDP's DP-SGD. The",
         "second compares the methods of AdaDP.",
@@ -285,13 +259,6 @@ def markdown(all_measured: list[Measured]) -> list[str]:
         *table(SUMMARY, summary(all_measured)),
         "",
         *table(METHOD_SUMMARY, method_summary(all_measured)),
-        "",
-        "### Compiled steps",
-        "",
-        "CPU time of steps compiled by `torch.compile` (`compile=True` in AdaDP) over that of steps as written, and",
-        "over one another.",
-        "",
-        *table(COMPILED_SUMMARY, compiled_summary(all_measured)),
     ]
     for measured in all_measured:
         case = measured.case
@@ -299,7 +266,8 @@ def markdown(all_measured: list[Measured]) -> list[str]:
             "",
             f"### {case.name}",
             "",
-            f"{case.text}; batches of {case.batch_size} of {case.records:,} records.",
+            f"{case.text}; batches of {case.batch_size} of {case.records:,} records; {measured.known['date']}, "
+            f"{measured.known['cpu']}.",
             "",
         ]
         lines += table(HEADER, rows(measured))

@@ -39,8 +39,8 @@ METHODS = {
 OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 PLAIN_COMPILED, OURS_COMPILED = "pytorch compiled, not private", "adadp dpsgd compiled"
 COMPILED = {PLAIN_COMPILED: PLAIN, OURS_COMPILED: OURS}
-"""Sides that ``torch.compile`` makes of others."""
-SIDES = (PLAIN, *(f"opacus {mode}" for mode in OPACUS_MODES), *METHODS, *COMPILED)
+"""Sides that ``torch.compile`` makes of others, for ``compiled.py``."""
+SIDES = (PLAIN, *(f"opacus {mode}" for mode in OPACUS_MODES), *METHODS)
 CLIP, NOISE, RATE, CLASSES = 1.0, 1.0, 0.05, 10
 STEPS = 1_000_000
 """Planned for the ledger: more than any run makes."""
@@ -64,12 +64,9 @@ class Case:
     methods: tuple[str, ...] = (OURS, "adadp adadp")
     """The published ADADP cannot be afforded by all: it clamps every coordinate of every record's gradient."""
 
-    compiled: bool = False
-    """Whether compiled steps are measured too."""
-
     @property
     def sides(self) -> tuple[str, ...]:
-        left_out = {*METHODS} - {*self.methods} | (set() if self.compiled else {*COMPILED})
+        left_out = {*METHODS} - {*self.methods}
         return tuple(side for side in SIDES if side not in left_out)
 
     def data(self) -> tuple[Tensor, Tensor]:
@@ -123,7 +120,6 @@ CASES = (
         lambda: build_model("mlp", input_shape=(784,), classes=CLASSES, seed=0),
         lambda count: torch.rand(count, 784),
         methods=tuple(METHODS),
-        compiled=True,
     ),
     Case(
         "mnist-cnn",
@@ -132,7 +128,6 @@ CASES = (
         600,
         lambda: build_model("cnn", input_shape=(1, 28, 28), classes=CLASSES, seed=0),
         lambda count: torch.rand(count, 1, 28, 28),
-        compiled=True,
     ),
     Case(
         "cifar-cnn",
@@ -141,7 +136,6 @@ CASES = (
         120,
         abadi_cifar,
         lambda count: torch.rand(count, 3, 24, 24),
-        compiled=True,
     ),
     Case(
         "transformer",
@@ -150,7 +144,6 @@ CASES = (
         64,
         lambda: small_transformer(1_000, CLASSES, seed=0),
         lambda count: torch.randint(1_000, (count, 64)),
-        compiled=True,
     ),
     Case(
         "gpt2",
