@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import sys
 from collections.abc import Iterable
 from numbers import Integral, Real
 
@@ -61,7 +60,7 @@ def delta(value: object) -> float:
     """The delta of an (epsilon, delta) guarantee: strictly between 0 and 1."""
     why = "delta is the probability mass the guarantee gives up; at 1 or more nothing is promised."
     number = _real("delta", value, why)
-    if not sys.float_info.min <= number < 1:  # numbers below that have few digits, or none
+    if not 2.3e-308 <= number < 1:  # numbers below that have few digits, or none
         raise InputError(
             f"`delta` must lie strictly between 0 and 1, got {number:g}.",
             why=why,

@@ -1,10 +1,4 @@
-"""Files that a stranger may have made: read without waiting and up to a size, JSON and TOML up to a depth.
-
-a folder, a pipe, a device, a larger file                      ``OSError``: a pipe may never answer, a device never end
-nested more than 100 deep, a key of more than 10 parts, an     ``ValueError``
-int beyond every float, NaN or an infinity in JSON, half a
-character
-"""
+"""Files that a stranger may have made: what has no end, is too large or too deep is refused, not waited for."""
 
 from __future__ import annotations
 
@@ -13,6 +7,7 @@ import math
 import re
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +16,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-LARGEST = 1 << 26
-"""Bytes of a file of JSON that are read at most; TOML is slower to read."""
-LARGEST_TOML = 1 << 20
-_DEEPEST, _LONGEST = 100, 10
+LARGEST, LARGEST_TOML = 1 << 26, 1 << 20
+"""Bytes that are read at most; TOML is slower to read."""
+_DEEPEST, _LONGEST, _HOLDS = 100, 10, (dict, list)
 _PART = r"(?:(?<![\w-])[\w-]+|\"[^\"\n]*\"|'[^'\n]*')"
 _LONG_KEY = re.compile(rf"{_PART}(?:[ \t]*\.[ \t]*{_PART}){{{_LONGEST}}}")
-"""What takes tomllib as long as the square of its length."""
 
 
 def regular_size(path: Path) -> int:
@@ -48,21 +41,14 @@ def contents(path: Path, largest: int = LARGEST) -> bytes:
 
 def json_of(text: bytes | str) -> Any:
     """The value that ``text`` is in JSON."""
-    try:
-        return _sound(json.loads(text), finite=True)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    return _sound(json.loads, text, finite=True)
 
 
 def toml_of(text: str) -> dict[str, Any]:
-    """The keys that ``text`` has in TOML."""
+    """The keys that ``text`` has in TOML. A long one takes tomllib as long as the square of its length."""
     if _LONG_KEY.search(text):
         raise ValueError(f"a key has more than {_LONGEST} parts")
-    try:
-        found: dict[str, Any] = _sound(tomllib.loads(text), finite=False)  # settings say which of them is not
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    return found
+    return _sound(tomllib.loads, text, finite=False)  # type: ignore[no-any-return]
 
 
 def read_toml(path: Path, largest: int = LARGEST_TOML) -> dict[str, Any]:
@@ -70,23 +56,24 @@ def read_toml(path: Path, largest: int = LARGEST_TOML) -> dict[str, Any]:
     return toml_of(contents(path, largest).decode("utf-8-sig"))
 
 
-def _sound(value: Any, *, finite: bool) -> Any:
-    """``value`` if all in it can be written, compared and shown again."""
+def _sound(load: Callable[[Any], Any], text: bytes | str, *, finite: bool) -> Any:
+    """What is loaded of ``text``, if all in it can be written, compared and shown again."""
+    try:
+        value = load(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     level = [value]
     for _ in range(_DEEPEST):
         for each in level:
-            if finite and isinstance(each, float) and not math.isfinite(each):
-                raise ValueError(f"{each} is no number to compute with")
-            if isinstance(each, int) and each.bit_length() > 1024:
-                raise ValueError("a number has more than 300 digits")
+            whole = isinstance(each, int) and each.bit_length() > 1024
+            if whole or (finite and isinstance(each, float) and not math.isfinite(each)):
+                raise ValueError("a number is beyond those that can be computed with")
             if isinstance(each, str):
                 each.encode("utf-8")  # half of a pair is no character
-        level = [
-            inner
-            for each in level
-            if isinstance(each, (dict, list))
-            for inner in ((*each, *each.values()) if isinstance(each, dict) else each)
+        parts = [
+            (*each, *each.values()) if isinstance(each, dict) else each for each in level if isinstance(each, _HOLDS)
         ]
+        level = [inner for each in parts for inner in each]
         if not level:
             return value
     raise ValueError(f"it is nested more than {_DEEPEST} deep")

@@ -34,10 +34,7 @@ _INSTALLED_ONLY = ContextVar("installed only", default=False)
 
 @contextmanager
 def installed_only(*, trust_code: bool = False) -> Iterator[None]:
-    """Inside, parts are found by the names of installed packages alone: no text can make a module be imported.
-
-    With ``trust_code`` nothing changes: whoever reads the text trusts the one who wrote it.
-    """
+    """Inside, without ``trust_code``, parts are found by names of installed packages alone: no text imports code."""
     token = _INSTALLED_ONLY.set(_INSTALLED_ONLY.get() or not trust_code)
     try:
         yield
@@ -51,8 +48,7 @@ def refuse_untrusted(kind: str, name: str) -> None:
         raise InputError(
             f"The {kind} {name} is named by where it is defined.",
             why="Loading it would run that code, and a folder can come from anybody.",
-            fix="If you trust the code, pass `trust_code`; or have it installed as a package that offers it by an "
-            "entry point (docs/extend.md).",
+            fix="Pass `trust_code` if you do; or install it as a package with an entry point (docs/extend.md).",
         )
 
 

@@ -14,8 +14,7 @@ from adadp.events import Event, Neighbours, Repeated, compose
 from adadp.files import contents
 from adadp.ledger.chain import Chain, fits, is_whole
 
-_LARGEST = 1 << 32
-"""Bytes of a ledger that are read at most: that is forty million steps."""
+_LARGEST = 1 << 32  # bytes: forty million steps
 _HEADER_START = b'{"kind":"header","format":'
 
 

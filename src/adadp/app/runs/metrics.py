@@ -18,7 +18,7 @@ from typing import Any
 
 from adadp import checks
 from adadp.app.runs.atomic import cannot_write, write_all, write_atomic
-from adadp.disk import BINARY
+from adadp.disk import BINARY, force
 from adadp.errors import InputError, RunError
 from adadp.files import contents, json_of
 
@@ -69,11 +69,11 @@ def append(path: Path, record: dict[str, Any]) -> None:
 def sync(path: Path) -> None:
     """Force all records to the disk, if there are any."""
     try:
-        file = os.open(path, os.O_RDONLY)
+        file = os.open(path, os.O_RDWR | BINARY)
     except FileNotFoundError:
         return
     try:
-        os.fsync(file)
+        force(file)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
