@@ -113,7 +113,7 @@ def test_a_recipe_decays_its_rate_over_the_epochs_that_are_trained():
 def test_momentum_and_average_come_with_the_rate_of_the_recipe():
     asked = TrainConfig("cifar10", epsilon=2.0, features="synthetic:leaves+patches+synthetic-pca+centre")
     whole = resolve(asked).config
-    assert (whole.lr, whole.momentum, whole.ema) == (150.0, 0.9, 0.99)
+    assert (whole.lr, whole.momentum, whole.ema) == (60.0, 0.9, 0.99)
     assert resolve(whole).config == whole
     own = resolve(asked.replace(lr=3.0)).config
     assert (own.lr, own.momentum, own.ema) == (3.0, 0.0, None)

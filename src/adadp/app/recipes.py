@@ -44,7 +44,7 @@ class Recipe:
 DEFAULT_FEATURES = {
     "mnist": "scatter",
     "fashion-mnist": "scatter",
-    "cifar10": "scatter",
+    "cifar10": "synthetic:leaves+log-scatter&patches&deep-patches+synthetic-pca",
     "cifar100": "scatter",
     "imdb": "wordllama",
 }
@@ -125,7 +125,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
 
 _BY_FEATURES: dict[str, Recipe] = {
     "synthetic-pca": Recipe(
-        "linear-no-bias", batch_size=8192, epochs=60, clip_norm=0.1, lr=150.0, momentum=0.9, ema=0.99
+        "linear-no-bias", batch_size=8192, epochs=60, clip_norm=0.1, lr=60.0, momentum=0.9, ema=0.99
     ),
     "scatter": RECIPES["mnist", "scatter"],
     "pca": RECIPES["mnist", "pca"],
