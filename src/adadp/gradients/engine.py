@@ -88,7 +88,6 @@ class GradientEngine:
         self.scale_shapes = self._blueprint.scale_shapes
         """The shape of the scales ``Capture.square_norms`` takes most cheaply: a number per input of each layer."""
         self._modes = [(module, module.training) for module in model.modules()]
-        self._known = [*map(id, trained_parameters(model).values())]
 
     def chunk_size(self, limit_bytes: int) -> int:
         """How many records fit ``limit_bytes`` at once; at least one."""
@@ -233,7 +232,8 @@ class GradientEngine:
                 why="Another mode is another model: whether that one keeps records apart has not been looked at.",
                 fix="Call model.train() or model.eval() so that it is as it was, or build a new engine.",
             )
-        if not self.split and [*map(id, trained_parameters(self.model).values())] != self._known:
+        now = trained_parameters(self.model).values()
+        if not self.split and [*map(id, now)] != [*map(id, self._parameters.values())]:
             raise InputError(
                 "Parameters were replaced, frozen or thawed since the engine was built.",
                 why="A new parameter would get noise and no gradient, and a frozen one would still be trained.",
