@@ -178,7 +178,7 @@ def test_a_probe_asks_for_as_much_as_it_is_told_and_leaves_nothing(run):
     ("content", "message"),
     [
         (None, "no run in"),
-        (b"", "data must be given"),
+        (b"", "killed before it began"),
         (b"noise_multiplier =", "is not TOML"),
         (b'data="x"\nnoise_multiplied=1', "noise_multiplied"),
     ],
