@@ -284,7 +284,10 @@ class PrivateGradients:
         if self._exact is not None:
             return self._exact.parts(query, batch[0], bounds, step), bounds
         total = self._sum_of_batch(batch, step, checked=self._checks(step))
-        sums = query.finalize(total if query.additive else self._of_all(total))
+        if not query.additive:
+            found = [each for each in self.ranks.all_of("adding up", total) if each is not None]
+            total = functools.reduce(_added, found) if found else None
+        sums = query.finalize(total)
         if not query.additive and not self.ranks.first:  # which has the sum of all already
             sums = {name: {key: torch.zeros_like(value) for key, value in part.items()} for name, part in sums.items()}
         return sums, {name: self._with_rounding(bound, query.steepness(name)) for name, bound in bounds.items()}
@@ -306,11 +309,6 @@ class PrivateGradients:
                         owned, total = total is not None, parts if total is None else _added(total, parts, owned=owned)
                     del tensors, empty
         return total
-
-    def _of_all(self, total: Parts | None) -> Parts | None:
-        """``total`` added over the processes. Sensitive."""
-        found = [each for each in self.ranks.all_of("adding up", total) if each is not None]
-        return functools.reduce(_added, found) if found else None
 
     def _random_layers(self, step: int, group: int) -> AbstractContextManager[None]:
         """Random numbers for dropout, of each group its own: how many one takes must not change those of another."""

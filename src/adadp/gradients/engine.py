@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -25,6 +24,8 @@ from adadp.gradients.spotcheck import compare_again, compare_alone
 from adadp.registry import Registry
 from adadp.sharding import divide
 
+_CHECKS: Registry[Callable[..., None]] = Registry("model check", {}, lambda found: found if callable(found) else None)
+"""What refuses models in words before they are looked over, as installed packages offer it."""
 _CHECKED, _TOGETHER = 2, 8
 """How many records of a batch are computed alone and compared, and with how many others where it is done anew."""
 _ALONE_NUMBERS = 1 << 26
@@ -72,7 +73,7 @@ class GradientEngine:
         self.loss = loss = uncompiled(loss)
         self._parameters = trained_parameters(model)
         self.names = tuple(self._parameters)
-        for check in installed_checks().values():
+        for check in _CHECKS.values():
             check(model, split=self.split)
         if not self._parameters:
             raise InputError(
@@ -239,12 +240,6 @@ class GradientEngine:
                 why="A new parameter would get noise and no gradient, and a frozen one would still be trained.",
                 fix="Change them before, or build a new engine.",
             )
-
-
-@functools.cache
-def installed_checks() -> Registry[Callable[..., None]]:
-    """What refuses models in words before they are looked over, as installed packages offer it."""
-    return Registry("model check", {}, lambda found: found if callable(found) else None)
 
 
 def engine_for(model: nn.Module) -> type[GradientEngine]:

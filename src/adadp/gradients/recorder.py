@@ -140,7 +140,8 @@ class Recorder(TorchFunctionMode):
                 key, before = (first, self._seen[first]), len(self.uses)
                 self._seen[first] += 1
                 if key in self._derived:
-                    self._derive(Derived(f"{first} {key[1]}", func, args, kwargs, self._among(given)), output)
+                    among = {id(each): self._targets[id(each)] for each in _tensors(given) if id(each) in self._targets}
+                    self._derive(Derived(f"{first} {key[1]}", func, args, kwargs, among), output)
                 elif not isinstance(output, Tensor) or not self._covered(key, reading, output, found):
                     names = tuple(sorted(frozenset().union(*(each.roots for each in found)) - self._skipped))
                     if names:
@@ -164,9 +165,6 @@ class Recorder(TorchFunctionMode):
     def _kept(self, use: Use, output: Tensor) -> Tensor:  # noqa: ARG002
         """The output of a use that a rule covers; somebody may look at it."""
         return output
-
-    def _among(self, given: Iterable[Any]) -> dict[int, Target | Derived]:
-        return {id(value): self._targets[id(value)] for value in _tensors(given) if id(value) in self._targets}
 
     def _derive(self, derived: Derived, output: Tensor) -> None:
         """``output`` counts as a parameter from here on."""
