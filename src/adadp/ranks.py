@@ -20,6 +20,7 @@ What they exchange is sensitive and not encrypted: the network between the machi
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import os
@@ -242,6 +243,13 @@ def joined() -> Ranks:
             raise cannot_meet(error) from error
         _joined[:] = [(dist.group.WORLD, Ranks(dist.get_rank(), dist.get_world_size(), group))]
     return _joined[0][1]
+
+
+@atexit.register
+def leave() -> None:
+    """Let go of the group: its threads abort the process if they outlive Python."""
+    while _joined:
+        _joined.pop()[1]._group = None
 
 
 def together(work: Callable[_P, _Made]) -> Callable[_P, _Made]:

@@ -1,14 +1,17 @@
 """The processes of a run: what they exchange, and that none waits for one that has failed."""
 
+import gc
 import os
 import time
+import weakref
 
 import pytest
 import torch
+import torch.distributed as dist
 from processes import Group
 
 from adadp.errors import BudgetExceeded, InputError, RankError, UnreachableTarget
-from adadp.ranks import ONE, Ranks, code_digest, joined, tensors_digest, timeout, together
+from adadp.ranks import ONE, Ranks, code_digest, joined, leave, tensors_digest, timeout, together
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +50,22 @@ def exchange(rank: int) -> list[object]:
     tensors.append(torch.full((3, 2), float(rank)).T)  # not contiguous
     ranks.copy_first(tensors)
     return [*found, [each.tolist() for each in tensors]]
+
+
+def group_after_leaving(rank: int) -> tuple[bool, bool]:
+    ranks = joined()
+    group = ranks._group
+    gone = weakref.ref(group)
+    leave()
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    return gone() is None, joined() is not ranks
+
+
+def test_nothing_keeps_the_threads_of_a_group_that_was_left(two):
+    """Threads of gloo that outlive Python abort the process: "terminate called without an active exception"."""
+    assert two.run(group_after_leaving) == [(True, True)] * 2
 
 
 def test_what_processes_exchange(two):

@@ -50,7 +50,7 @@ def refuse_several(command: str) -> None:
 @contextmanager
 def processes() -> Iterator[Ranks]:
     """The processes that torchrun has started, joined; without torchrun, this one alone."""
-    from adadp.ranks import ONE, cannot_meet, joined, timeout
+    from adadp.ranks import ONE, cannot_meet, joined, leave, timeout
 
     if not is_one_of_several():
         yield ONE
@@ -73,6 +73,7 @@ def processes() -> Iterator[Ranks]:
         with ranks.guarded():
             yield ranks
     finally:
+        leave()
         dist.destroy_process_group()
 
 
