@@ -42,7 +42,7 @@ class Allocated(TorchDispatchMode):
 
 
 @pytest.mark.slow
-def test_sums_and_noise_need_four_bytes_for_each_parameter_beside_the_gradient(tmp_path, monkeypatch):
+def test_sums_and_noise_need_nothing_large_beside_the_gradient(tmp_path, monkeypatch):
     monkeypatch.setattr(gaussian, "_BLOCK", 1 << 14)  # noise is made in blocks, whose size is not what is measured
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2))
@@ -58,6 +58,5 @@ def test_sums_and_noise_need_four_bytes_for_each_parameter_beside_the_gradient(t
         private._checks = lambda step: False
         with Allocated(model.parameters()) as allocated:
             private.release()
-    parameters = sum(value.numel() for value in model.parameters())
-    gradient = 4 * parameters
-    assert gradient <= allocated.peak <= gradient + 4 * parameters + 2 * SMALL
+    gradient = 4 * WIDTH**2  # of the layer that is not small
+    assert gradient <= allocated.peak <= gradient + 2 * SMALL

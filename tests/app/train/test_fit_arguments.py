@@ -94,6 +94,8 @@ SENSELESS = {
     "threshold": [{"threshold": value, "test": TEST} for value in (0, 1, "0.5", "recall=0.9")] + [{"threshold": 0.3}],
     "holdout": [{"holdout": value, "holdout_noise": 5.0} for value in (0, 1, "ten", True, "100%", "99.9%")]
     + [{"holdout": "10%"}],
+    "audit_canaries": [{"audit_canaries": value} for value in (0, 19, -1, 2.5, "many", True, 10**9)]
+    + [{"audit_canaries": 20, "sampling": "fixed"}, {"audit_canaries": 20, "neighbours": "replace-one"}],
     "holdout_noise": [{"holdout_noise": 5.0}, {"holdout": "10%", "holdout_noise": -1.0}],
     "target_range": [{"target_range": "0,1"}]
     + [{"holdout": "10%", "holdout_noise": 5.0, "target_range": value} for value in ("1,0", "0", 5, "0,1")],
@@ -173,6 +175,7 @@ EFFECT = {
     "class_priors": {"class_priors": "0.9,0.1"},
     "threshold": {"threshold": 0.9, "test": TEST},
     "holdout": {"holdout": "20%", "holdout_noise": 5.0},
+    "audit_canaries": {"audit_canaries": 20},
     "holdout_noise": {"holdout_noise": 50.0, "holdout": "20%", "epsilon": 8.0, "noise_multiplier": None},
     "clip_norm_schedule": {"clip_norm_schedule": lambda epoch: 0.5**epoch},
     "keep_noise": {"clip_norm_schedule": ExponentialDecay(1.0, 0.5), "keep_noise": True},

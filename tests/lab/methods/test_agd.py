@@ -13,7 +13,6 @@ from torch import nn
 
 from adadp import Ledger, PrivateGradients
 from adadp.app.accounting import RdpFilter
-from adadp.app.audit import audit_method
 from adadp.app.config import TrainConfig
 from adadp.app.losses import cross_entropy
 from adadp.app.runs import RunFolder
@@ -387,12 +386,10 @@ def test_what_cannot_be_is_refused_ahead(changes, message):
         plan_of(RunSpec.of(asked(**changes)), 600)
 
 
-def test_searches_and_audits_refuse_it_with_a_reason(tmp_path):
+def test_searches_refuse_it_with_a_reason(tmp_path):
     with pytest.raises(InputError, match="A search cannot set the noise of agd"):
         tune(asked(), grid({"method": ["agd", "dpsgd"]}), validation=60, out=tmp_path / "tuned")
     assert not (tmp_path / "tuned").exists()
-    with pytest.raises(InputError, match="cannot be attacked"):
-        audit_method("agd", trials=2)
 
 
 def test_the_first_noise_leaves_room_for_less_of_it():
