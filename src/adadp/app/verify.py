@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PLACE = re.compile(r"[^:]+:[A-Za-z_][\w.<>]*(:|$)")
 """A part named by where it is defined, ``module:Name``; options have an equals sign or are numbers."""
 _PARTS = ("method", "clip_rule", "features")
-"""Settings that name a part of a run, several of them joined by +."""
+"""Settings that name a part of a run, several of them joined by + and &."""
 
 
 def verify_run(
@@ -48,14 +48,16 @@ def verify_run(
         return checks
     config = _config(path)
     checks += _of_budget(path, config, budget)
-    own = [part for part in _parts(config) if _PLACE.match(part)]
-    if own and not trust_code:
-        return [*checks, _not_checked(f"{', '.join(own)}, which is the user's own code: pass trust_code to run it")]
     try:
+        from adadp.app.features.registry import STAGES
         from adadp.app.texts.methods import METHODS
         from adadp.app.train.verify import application_checks
     except ImportError as error:
         return [*checks, _not_checked(f"{error.name or error}, which cannot be imported here")]
+    known = {*METHODS, *STAGES}  # which may be followed by a name too, such as synthetic:leaves
+    own = [part for part in _parts(config) if _PLACE.match(part) and part.partition(":")[0] not in known]
+    if own and not trust_code:
+        return [*checks, _not_checked(f"{', '.join(own)}, which is the user's own code: pass trust_code to run it")]
     method = str(config.get("method", "adadp")).partition(":")[0]
     if method not in METHODS and not own:
         return [*checks, _not_checked(f"the method {method}, which is not installed here")]
@@ -91,7 +93,7 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _parts(config: dict[str, Any]) -> list[str]:
-    return [part.strip() for name in _PARTS for part in str(config.get(name, "")).split("+")]
+    return [part.strip() for name in _PARTS for part in re.split("[+&]", str(config.get(name, "")))]
 
 
 def _not_checked(why: str) -> Check:
