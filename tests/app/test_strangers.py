@@ -147,7 +147,7 @@ NAMED = ("model", "method", "clip_rule", "features", "accountant", "loss", "opti
 """Settings of text, most of which may name code."""
 
 
-@pytest.mark.parametrize("named", ["evil:boom", "evil.py:boom", "evil:boom:x=1"])
+@pytest.mark.parametrize("named", ["evil:boom", "evil.py:boom", "evil:boom:x=1", "synthetic:leaves&evil:boom"])
 def test_code_is_imported_only_if_it_is_trusted(place, tmp_path, named):
     for setting in NAMED:
         for name in ("run", "half"):

@@ -23,6 +23,7 @@ from adadp.app.runs.tensors import tensors_digest, write_tensors
 from adadp.app.specification import specification
 from adadp.app.texts.methods import METHODS
 from adadp.app.train import fit
+from adadp.app.verify import verify_run
 from adadp.certificate.digests import read_stored, stored_digest
 from adadp.certificate.make import model_metadata
 from adadp.certificate.verify import verify
@@ -270,3 +271,17 @@ def test_where_only_installed_parts_count_no_place_is_imported(tmp_path, monkeyp
     (tmp_path / "stranger.py").write_text("raise SystemExit", encoding="utf-8")
     with installed_only(), pytest.raises(InputError, match=r"named by where it is defined.*entry point"):
         parse_clip_rule("stranger.py:Low:1")
+
+
+def test_an_option_that_is_a_name_is_not_taken_for_code(tmp_path):
+    """synthetic:leaves reads as package:Name does."""
+    images, network = torch.rand(60, 3, 32, 32), nn.Sequential(nn.Flatten(), nn.Linear(3072, 2))
+    fit(
+        network,
+        (images, torch.arange(60) % 2),
+        out=tmp_path,
+        features="synthetic:leaves",
+        **SETTINGS | {"batch_size": 20},
+    )
+    checks = verify_run(tmp_path)
+    assert [each for each in checks if not each.passed or "not checked" in each.detail] == []
